@@ -1,0 +1,34 @@
+# condense_library(NAME SOURCES … [DEPS …]): one OBJECT library per folder of src/. OBJECT, not STATIC: the
+# registrars of policies would vanish from a static library at link.
+# condense_test(NAME SOURCES … [DEPS …] [LABELS …]): a GoogleTest program, its cases known to CTest one by one.
+include(GoogleTest)
+
+function(condense_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(condense_${name} OBJECT ${ARG_SOURCES})
+  target_include_directories(condense_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(condense_${name} PUBLIC ${ARG_DEPS})
+  target_compile_options(condense_${name} PRIVATE ${CONDENSE_WARNINGS})
+endfunction()
+
+# Object libraries do not pass their objects on: `objects` lists every room whose objects a program needs.
+function(condense_link_rooms target)
+  foreach(room ${ARGN})
+    target_link_libraries(${target} PRIVATE condense_${room})
+  endforeach()
+endfunction()
+
+function(condense_test name)
+  if(NOT CONDENSE_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_options(${name} PRIVATE ${CONDENSE_WARNINGS})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS fast)
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120
+    PROPERTIES LABELS "${ARG_LABELS}" RUN_SERIAL TRUE)
+endfunction()

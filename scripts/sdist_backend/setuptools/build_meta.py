@@ -1,0 +1,1 @@
+from stand_in import *  # noqa: F401,F403
