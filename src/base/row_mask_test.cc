@@ -1,0 +1,40 @@
+#include "base/row_mask.h"
+
+#include <gtest/gtest.h>
+
+namespace condense {
+namespace {
+
+TEST(RowMaskTest, RangesRoundTrip) {
+  RowMask mask(BlocksFor(100), 0);
+  AddRange(mask, {3, 17});
+  AddRange(mask, {32, 33});
+  AddRange(mask, {48, 100});
+  EXPECT_EQ(ToRanges(mask), (std::vector<RowRange>{{3, 17}, {32, 33}, {48, 100}}));
+  EXPECT_EQ(CountRows(mask), 14 + 1 + 52);
+  EXPECT_TRUE(HasRow(mask, 16));
+  EXPECT_FALSE(HasRow(mask, 17));
+}
+
+TEST(RowMaskTest, FirstAndLastRowsAreTakenFromEitherEnd) {
+  RowMask mask(4, 0);
+  AddRange(mask, {5, 20});
+  AddRange(mask, {50, 60});
+  EXPECT_EQ(ToRanges(FirstRows(mask, 3)), (std::vector<RowRange>{{5, 8}}));
+  EXPECT_EQ(ToRanges(LastRows(mask, 12)), (std::vector<RowRange>{{18, 20}, {50, 60}}));
+  EXPECT_EQ(CountRows(FirstRows(mask, 1000)), 25);
+  EXPECT_EQ(CountRows(LastRows(mask, 0)), 0);
+  EXPECT_EQ(FirstRow(mask), 5);
+  EXPECT_EQ(LastRow(mask), 59);
+}
+
+TEST(RowMaskTest, EmptyMaskHasNoRows) {
+  const RowMask mask(3, 0);
+  EXPECT_TRUE(ToRanges(mask).empty());
+  EXPECT_EQ(FirstRow(mask), -1);
+  EXPECT_EQ(LastRow(mask), -1);
+  EXPECT_EQ(CountRows(LastRows(mask, 5)), 0);
+}
+
+}  // namespace
+}  // namespace condense

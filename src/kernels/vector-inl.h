@@ -1,0 +1,205 @@
+// Per-target building blocks: loads of every KV type as FP32, row masks, exponential and tanh.
+// Included once per target. A virtual vector of 16 rows is kRowVectors vectors of kLanes floats.
+// Targets without fused multiply-add (SSSE3, SSE4, EMU128) round twice where others round once.
+#if defined(CONDENSE_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef CONDENSE_KERNELS_VECTOR_INL_H_
+#undef CONDENSE_KERNELS_VECTOR_INL_H_
+#else
+#define CONDENSE_KERNELS_VECTOR_INL_H_
+#endif
+
+#include <hwy/cache_control.h>
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+#include <bit>
+#include <cstring>
+
+#include "base/kv_type.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace condense {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, 16>;
+using DU32 = hn::Rebind<uint32_t, DF>;
+using DI32 = hn::Rebind<int32_t, DF>;
+using VF = hn::Vec<DF>;
+using MF = hn::Mask<DF>;
+inline constexpr size_t kLanes = hn::MaxLanes(DF());
+inline constexpr size_t kRowVectors = 16 / kLanes;
+
+// As many f16 at `from` as D has lanes; exact, subnormals, infinities and NaN included. Highway's
+// own emulation of older instruction sets takes infinities and NaN for numbers.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadF16(D d, const void* from) {
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM_A64
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, static_cast<const hwy::float16_t*>(from)));
+#else
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<uint32_t, D> d32;
+  const auto half = hn::PromoteTo(d32, hn::LoadU(d16, static_cast<const uint16_t*>(from)));
+  const auto sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(d32, 0x8000u)));
+  const auto magnitude = hn::And(half, hn::Set(d32, 0x7FFFu));
+  const auto scaled = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f));
+  const auto inf_bits = hn::IfThenElseZero(hn::Ge(scaled, hn::Set(d, 0x1p16f)),
+                                           hn::BitCast(d, hn::Set(d32, 0x7F800000u)));
+  return hn::Or(hn::Or(scaled, inf_bits), hn::BitCast(d, sign));
+#endif
+}
+
+HWY_INLINE float LoadF16(const void* from) {
+  return hn::GetLane(LoadF16(hn::CappedTag<float, 1>(), from));
+}
+
+// kLanes values of a stored row, from channel c (a multiple of kLanes).
+template <KvType kType>
+struct Stored;
+
+template <>
+struct Stored<KvType::kF32> {
+  static HWY_INLINE VF Load(const std::byte* row, size_t c) {
+    return hn::LoadU(DF(), reinterpret_cast<const float*>(row) + c);
+  }
+};
+template <>
+struct Stored<KvType::kF16> {
+  static HWY_INLINE VF Load(const std::byte* row, size_t c) { return LoadF16(DF(), row + 2 * c); }
+};
+template <>
+struct Stored<KvType::kBF16> {
+  static HWY_INLINE VF Load(const std::byte* row, size_t c) {
+    const hn::Rebind<uint16_t, DF> d16;
+    const auto half = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(row) + c);
+    return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(DU32(), half)));
+  }
+};
+template <>
+struct Stored<KvType::kQ8_0> {
+  // Exact: 11 bits of scale times 8 bits of value.
+  static HWY_INLINE VF Load(const std::byte* row, size_t c) {
+    const std::byte* block = row + c / kQ8BlockValues * kQ8BlockBytes;
+    const hn::Rebind<int8_t, DF> d8;
+    const auto values = hn::PromoteTo(
+        DI32(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(block + 2 + c % kQ8BlockValues)));
+    return hn::Mul(hn::ConvertTo(DF(), values), hn::Set(DF(), LoadF16(block)));
+  }
+};
+
+// Calls function.template operator()<kType>() for the run-time type.
+template <class Function>
+HWY_INLINE void WithType(KvType type, const Function& function) {
+  switch (type) {
+    case KvType::kF32:
+      return function.template operator()<KvType::kF32>();
+    case KvType::kF16:
+      return function.template operator()<KvType::kF16>();
+    case KvType::kBF16:
+      return function.template operator()<KvType::kBF16>();
+    case KvType::kQ8_0:
+      return function.template operator()<KvType::kQ8_0>();
+  }
+}
+
+// Splits n queries into batches of 1, 2, 3, 4 or 6 and calls function.template
+// operator()<kN>(first) for each. Results do not depend on the split.
+template <class Function>
+HWY_INLINE void ForBatches(size_t n, const Function& function) {
+  size_t first = 0;
+  while (first < n) {
+    const size_t left = n - first;
+    if (left >= 9 || left == 6) {
+      function.template operator()<6>(first);
+      first += 6;
+    } else if (left == 4 || left >= 7) {
+      function.template operator()<4>(first);
+      first += 4;
+    } else if (left >= 3) {
+      function.template operator()<3>(first);
+      first += 3;
+    } else if (left == 2) {
+      function.template operator()<2>(first);
+      first += 2;
+    } else {
+      function.template operator()<1>(first);
+      first += 1;
+    }
+  }
+}
+
+// Rows of a later block, fetched one after the other during the work on an earlier one. In one go
+// they would fill the core's line buffers and hold up that work (measured: 6 instead of 9 GB/s from
+// memory).
+struct Fetch {
+  const std::byte* rows = nullptr;
+  size_t stride = 0, bytes = 0;
+  uint32_t bits = 0;
+
+  HWY_INLINE void Row() {
+    if (bits == 0) return;
+    const std::byte* row = rows + static_cast<size_t>(std::countr_zero(bits)) * stride;
+    bits &= bits - 1;
+    const std::byte* end = row + bytes;
+    for (row -= reinterpret_cast<uintptr_t>(row) % 64; row < end; row += 64) hwy::Prefetch(row);
+  }
+  HWY_INLINE void Rest() {
+    while (bits != 0) Row();
+  }
+};
+
+// Lanes of the g-th vector among the block's 16 rows.
+HWY_INLINE MF RowMaskLanes(uint16_t bits, size_t g) {
+  const uint64_t shifted = static_cast<uint64_t>(bits) >> (g * kLanes);
+  uint8_t bytes[8];
+  std::memcpy(bytes, &shifted, 8);
+  return hn::LoadMaskBits(DF(), bytes);
+}
+
+// exp(x) for x <= 0: relative error at most 4 ulp above -87, exactly 0 below and at -inf, exactly 1
+// at 0, NaN at NaN. Highway's Exp gives 0 at NaN and spends a third more instructions on the range
+// above 0.
+HWY_INLINE VF ExpNonPositive(VF x) {
+  const DF d;
+  const DU32 du;
+  // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
+  const VF magic = hn::Set(d, 12582912.0f);
+  const VF rounded = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
+  const VF n = hn::Sub(rounded, magic);
+  // ln 2 in two parts, the first with few bits, so that the products are exact where it matters.
+  VF r = hn::NegMulAdd(n, hn::Set(d, 355.0f / 512), x);
+  r = hn::NegMulAdd(n, hn::Set(d, static_cast<float>(0.693147180559945309 - 355.0 / 512)), r);
+  VF y = hn::MulAdd(r, hn::Set(d, 1.0f / 5040), hn::Set(d, 1.0f / 720));
+  y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 120));
+  y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 24));
+  y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 6));
+  y = hn::MulAdd(y, r, hn::Set(d, 0.5f));
+  y = hn::MulAdd(y, r, hn::Set(d, 1.0f));
+  y = hn::MulAdd(y, r, hn::Set(d, 1.0f));
+  const auto power = hn::Add(hn::ShiftLeft<23>(hn::BitCast(du, rounded)), hn::Set(du, 0x3F800000u));
+  y = hn::Mul(y, hn::BitCast(d, power));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), y);
+}
+
+HWY_INLINE float ExpNonPositive(float x) { return hn::GetLane(ExpNonPositive(hn::Set(DF(), x))); }
+
+// Highway's Tanh, but NaN at NaN.
+HWY_INLINE VF TanhOrNan(VF x) { return hn::IfThenElse(hn::Ne(x, x), x, hn::Tanh(DF(), x)); }
+
+// The fixed tree over 16 lanes: halves are added until one is left.
+HWY_INLINE float SumOfLanes(const VF (&lanes)[kRowVectors]) {
+  HWY_ALIGN float sums[16];
+  for (size_t g = 0; g < kRowVectors; ++g) hn::Store(lanes[g], DF(), sums + g * kLanes);
+  for (size_t half = 8; half != 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0];
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace condense
+HWY_AFTER_NAMESPACE();
+
+#endif
