@@ -1,0 +1,103 @@
+#include "attention/layer_cache.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace condense {
+namespace {
+
+constexpr size_t kMaxSequences = 32;
+
+int CountCommon(const RowMask& a, std::span<const uint16_t> b) {
+  int n = 0;
+  const size_t size = std::min(a.size(), b.size());
+  for (size_t i = 0; i < size; ++i) n += std::popcount(static_cast<uint16_t>(a[i] & b[i]));
+  return n;
+}
+
+}  // namespace
+
+void StreamCache::MarkWritten(int row) {
+  writes_seen = true;
+  written.push_back(row);
+  index.MarkWritten(row);
+  for (SequenceState& sequence : sequences) {
+    if (static_cast<size_t>(row / kBlockRows) >= sequence.visible.size()) continue;
+    uint16_t& word = sequence.visible[row / kBlockRows];
+    const auto bit = static_cast<uint16_t>(1u << (row % kBlockRows));
+    if (word & bit) {
+      word = static_cast<uint16_t>(word & ~bit);
+      --sequence.n_visible;
+    }
+  }
+}
+
+void StreamCache::ForgetChoices() { sequences.clear(); }
+
+SequenceState& StreamCache::Sequence(std::span<const uint16_t> visible, int n_visible,
+                                     bool* continued) {
+  SequenceState* best = nullptr;
+  int best_common = 0;
+  for (SequenceState& sequence : sequences) {
+    const int common = CountCommon(sequence.visible, visible);
+    if (common > best_common) {
+      best = &sequence;
+      best_common = common;
+    }
+  }
+  const bool keeps_all = best != nullptr && best_common == best->n_visible;
+  *continued = keeps_all && best->n_steps_visible + 1 == n_visible && best_common + 1 == n_visible;
+  if (best != nullptr && !keeps_all) {
+    // Rows of the nearest sequence are gone: it was rolled back, or this is a fork. Work on a copy.
+    sequences.push_back(*best);
+    best = &sequences.back();
+  }
+  if (best == nullptr) {
+    sequences.emplace_back();
+    best = &sequences.back();
+  }
+  SequenceMemory& memory = best->memory;
+  if (memory.first_sparse > best_common) {
+    memory = SequenceMemory();
+  } else {
+    std::erase_if(memory.choices,
+                  [&](const SequenceMemory::Choice& c) { return c.n_visible > best_common; });
+  }
+  best->visible.assign(visible.begin(), visible.end());
+  best->n_visible = n_visible;
+  best->n_steps_visible = n_visible;
+  best->last_used = ++clock;
+  if (sequences.size() > kMaxSequences) {
+    auto oldest = std::min_element(
+        sequences.begin(), sequences.end(),
+        [](const SequenceState& a, const SequenceState& b) { return a.last_used < b.last_used; });
+    const uint64_t used = best->last_used;
+    sequences.erase(oldest);
+    for (SequenceState& sequence : sequences) {
+      if (sequence.last_used == used) best = &sequence;
+    }
+  }
+  return *best;
+}
+
+StreamCache& LayerCache::Stream(int stream) {
+  if (static_cast<size_t>(stream) >= streams.size()) streams.resize(stream + 1);
+  return streams[stream];
+}
+
+void LayerCache::MarkWritten(int stream, int row) { Stream(stream).MarkWritten(row); }
+
+void LayerCache::Forget() {
+  for (StreamCache& stream : streams) {
+    stream.index.Forget();
+    stream.ForgetChoices();
+  }
+}
+
+uint64_t LayerCache::rebuilds() const {
+  uint64_t n = 0;
+  for (const StreamCache& stream : streams) n += stream.index.rebuilds();
+  return n;
+}
+
+}  // namespace condense

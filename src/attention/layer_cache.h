@@ -1,0 +1,49 @@
+// What Condense keeps beside one layer's KV cache: per stream, the block index, the rows that were written
+// since the last attention node, and what the policy remembers of each sequence.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <span>
+#include <vector>
+
+#include "base/row_mask.h"
+#include "cache/block_index.h"
+#include "select/policy.h"
+
+namespace condense {
+
+// A sequence is known by the rows it saw at its last step: the next step sees them all and one more. Rows
+// that are written again later are taken out of `visible`.
+struct SequenceState {
+  SequenceMemory memory;
+  RowMask visible;
+  int n_visible = 0;        // rows in `visible`
+  int n_steps_visible = 0;  // rows visible at the last step, whatever was written since
+  uint64_t last_used = 0;
+};
+
+struct StreamCache {
+  BlockIndex index;
+  std::vector<int> written;  // rows written since the last attention node, in order
+  bool writes_seen = false;  // this cache's writes come to us; without them nothing can be trusted
+  std::list<SequenceState> sequences;
+  uint64_t clock = 0;
+
+  void MarkWritten(int row);
+  void ForgetChoices();
+  // The state of the sequence that sees `visible` now, found or made, with `visible` noted in it. Choices that
+  // rolled-back rows took part in are gone. `continued`: the rows of its last step and one more.
+  SequenceState& Sequence(std::span<const uint16_t> visible, int n_visible, bool* continued);
+};
+
+struct LayerCache {
+  std::vector<StreamCache> streams;
+
+  StreamCache& Stream(int stream);
+  void MarkWritten(int stream, int row);
+  void Forget();
+  uint64_t rebuilds() const;
+};
+
+}  // namespace condense

@@ -1,0 +1,120 @@
+#include "attention/observe.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "kernels/attend.h"
+#include "kernels/summary.h"
+
+namespace condense {
+namespace {
+
+constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+
+struct State {
+  std::vector<float> o;
+  float max = kNegInf, sum = 0.0f;
+};
+
+// One query over the rows of `mask`, all chunks merged.
+State AttendRows(const AttentionNode& node, const KvView& view, int kv_head, const float* q,
+                 std::span<const uint16_t> mask) {
+  State state;
+  state.o.assign(view.v_dim, 0.0f);
+  std::vector<float> o(view.v_dim);
+  for (int chunk = 0; chunk < ChunksFor(view.n_rows); ++chunk) {
+    const int block = chunk * kChunkBlocks;
+    const uint16_t* words = mask.data() + block;
+    float max = 0, sum = 0;
+    AttendArgs args;
+    args.k = view.KeyRow(kv_head, block * kBlockRows);
+    args.v = view.ValueRow(kv_head, block * kBlockRows);
+    args.k_stride = view.k_row;
+    args.v_stride = view.v_row;
+    args.k_type = view.k_type;
+    args.v_type = view.v_type;
+    args.k_dim = view.k_dim;
+    args.v_dim = view.v_dim;
+    args.n_blocks = std::min<int>(kChunkBlocks, static_cast<int>(mask.size()) - block);
+    args.n_queries = 1;
+    args.q = q;
+    args.masks = &words;
+    args.scale = node.scale;
+    args.softcap = node.softcap;
+    args.o = o.data();
+    args.max = &max;
+    args.sum = &sum;
+    AttendChunk(args);
+    MergeState({state.o.data(), &state.max, &state.sum, nullptr}, {o.data(), &max, &sum, nullptr},
+               view.v_dim);
+  }
+  return state;
+}
+
+}  // namespace
+
+void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int row,
+                 std::span<const uint16_t> visible, const Selection& selection, int n_threads,
+                 const std::function<void(std::span<const Observation>)>& report) {
+  const int group = node.n_query_heads / view.n_kv_heads;
+  const int v_dim = view.v_dim;
+  std::vector<Observation> all(node.n_query_heads);
+#pragma omp parallel for num_threads(n_threads) schedule(dynamic, 1)
+  for (int g = 0; g < view.n_kv_heads; ++g) {
+    float value_norm_max = 0.0f;
+    std::array<float, 256> value;
+    BlockStats stats;
+    stats.mean = value.data();
+    for (int r = 0; r < view.n_rows; ++r) {
+      if (!HasRow(visible, r)) continue;
+      SummarizeRows(view.ValueRow(g, r), view.v_row, view.v_type, 1, v_dim, stats);
+      float norm = 0.0f;
+      for (int d = 0; d < v_dim; ++d) norm += value[d] * value[d];
+      value_norm_max = std::max(value_norm_max, norm);
+    }
+    value_norm_max = std::sqrt(value_norm_max);
+    RowMask dropped(visible.size());
+    for (int h = g * group; h < (g + 1) * group; ++h) {
+      const float* q = reinterpret_cast<const float*>(node.q + stream * node.q_stream +
+                                                      h * node.q_head + row * node.q_row);
+      const int set = selection.per_query_head ? h : g;
+      const std::span<const uint16_t> read(selection.KMask(set), visible.size());
+      for (size_t b = 0; b < visible.size(); ++b) {
+        dropped[b] = static_cast<uint16_t>(visible[b] & ~read[b]);
+      }
+      const State kept = AttendRows(node, view, g, q, read);
+      const State rest = AttendRows(node, view, g, q, dropped);
+      const State full = AttendRows(node, view, g, q, visible);
+      Observation& seen = all[h];
+      seen.layer = node.layer;
+      seen.query_head = h;
+      seen.kv_head = g;
+      seen.visible_rows = CountRows(visible);
+      seen.rows_read = CountRows(read);
+      seen.value_norm_max = value_norm_max;
+      const float dropped_sum = rest.sum == 0.0f ? 0.0f : rest.sum * std::exp(rest.max - full.max);
+      const float epsilon = dropped_sum / full.sum;
+      const float sink_sum = node.sinks ? std::exp(node.sinks[h] - full.max) : 0.0f;
+      seen.omitted_mass = std::clamp(dropped_sum / (full.sum + sink_sum), 0.0f, 1.0f);
+      float error = 0, norm = 0, identity = 0;
+      for (int d = 0; d < v_dim; ++d) {
+        const float o_full = full.o[d] / full.sum;
+        const float o_kept = kept.sum == 0.0f ? 0.0f : kept.o[d] / kept.sum;
+        const float o_rest = rest.sum == 0.0f ? 0.0f : rest.o[d] / rest.sum;
+        const float difference = o_full - o_kept;
+        const float residual = difference - epsilon * (o_rest - o_kept);
+        error += difference * difference;
+        norm += o_full * o_full;
+        identity += residual * residual;
+      }
+      seen.output_error = std::sqrt(error);
+      seen.output_norm = std::sqrt(norm);
+      seen.identity_error = std::sqrt(identity);
+    }
+  }
+  report(all);
+}
+
+}  // namespace condense

@@ -1,0 +1,18 @@
+// The observer: what a sparse step left out, measured against dense attention over the same rows.
+// omitted mass and its identity o_full - o_S = eps (o_D - o_S): arXiv 2602.06317.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "attention/layer_attention.h"
+
+namespace condense {
+
+// Computes dense attention and the attention over the rows left out for every query head of one query row
+// and reports. Sinks take part in the omitted mass's normaliser, not in the outputs compared.
+void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int row,
+                 std::span<const uint16_t> visible, const Selection& selection, int n_threads,
+                 const std::function<void(std::span<const Observation>)>& report);
+
+}  // namespace condense

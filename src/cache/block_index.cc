@@ -1,0 +1,156 @@
+#include "cache/block_index.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/result.h"
+#include "kernels/summary.h"
+
+namespace condense {
+namespace {
+
+constexpr int kMaxDim = 256;
+
+constexpr SummarySet kSummaryOf[] = {kMeanKey, kKeyMinMax, kKeyMinMax, kKeyVariance, kMeanValue};
+
+}  // namespace
+
+size_t BlockIndex::HeadValues(Column column) const {
+  const int dim = column == Column::kMeanValue ? v_dim_ : k_dim_;
+  return static_cast<size_t>(n_tiles_) * kTileBlocks * dim;
+}
+
+size_t BlockIndex::BytesPerBlock(SummarySet needs, int k_dim, int v_dim) {
+  size_t values = 0;
+  if (needs & kMeanKey) values += k_dim;
+  if (needs & kKeyMinMax) values += 2 * k_dim;
+  if (needs & kKeyVariance) values += k_dim;
+  if (needs & kMeanValue) values += v_dim;
+  return values * sizeof(uint16_t);
+}
+
+void BlockIndex::MarkWritten(int row) {
+  const size_t block = row / kBlockRows;
+  if (block < have_.size()) have_[block] = 0;
+}
+
+void BlockIndex::Forget() { std::fill(have_.begin(), have_.end(), 0); }
+
+// Grows to the view's rows. A view of another shape starts the index anew. Tiles keep their place within a
+// head, so growth moves each head's values.
+void BlockIndex::Resize(const KvView& view) {
+  const bool same_shape =
+      n_kv_heads_ == view.n_kv_heads && k_dim_ == view.k_dim && v_dim_ == view.v_dim;
+  if (!same_shape) {
+    *this = BlockIndex();
+    n_kv_heads_ = view.n_kv_heads;
+    k_dim_ = view.k_dim;
+    v_dim_ = view.v_dim;
+  }
+  const int n_blocks = BlocksFor(view.n_rows);
+  if (n_blocks <= static_cast<int>(have_.size())) return;
+  const int needed = (n_blocks + kTileBlocks - 1) / kTileBlocks;
+  if (needed > n_tiles_) {
+    const int old_tiles = n_tiles_;
+    const int new_tiles = std::max(needed, old_tiles + old_tiles / 2);
+    for (size_t c = 0; c < static_cast<size_t>(Column::kCount); ++c) {
+      if (columns_[c].empty()) continue;
+      const int dim = static_cast<Column>(c) == Column::kMeanValue ? v_dim_ : k_dim_;
+      const size_t old_head = static_cast<size_t>(old_tiles) * kTileBlocks * dim;
+      const size_t new_head = static_cast<size_t>(new_tiles) * kTileBlocks * dim;
+      std::vector<uint16_t> grown(new_head * n_kv_heads_);
+      for (int h = 0; h < n_kv_heads_; ++h) {
+        std::copy_n(columns_[c].begin() + h * old_head, old_head, grown.begin() + h * new_head);
+      }
+      columns_[c] = std::move(grown);
+    }
+    n_tiles_ = new_tiles;
+  }
+  have_.resize(n_blocks, 0);
+  fingerprint_.resize(n_blocks, 0);
+}
+
+// Eight bytes of each of the block's rows, of a KV head that rotates with the block.
+uint64_t BlockIndex::Fingerprint(const KvView& view, int block) const {
+  uint64_t hash = 0x9E3779B97F4A7C15ull;
+  const int head = block % view.n_kv_heads;
+  for (int r = 0; r < kBlockRows; ++r) {
+    uint64_t word;
+    std::memcpy(&word, view.KeyRow(head, block * kBlockRows + r), sizeof(word));
+    hash = (hash ^ word) * 0xD6E8FEB86659FD93ull;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+void BlockIndex::Refresh(const KvView& view, SummarySet needs, std::span<const uint16_t> blocks) {
+  if (needs == 0) return;
+  CONDENSE_CHECK(view.k_dim <= kMaxDim && view.v_dim <= kMaxDim);
+  Resize(view);
+  for (size_t c = 0; c < static_cast<size_t>(Column::kCount); ++c) {
+    if ((needs & kSummaryOf[c]) && columns_[c].empty()) {
+      columns_[c].assign(HeadValues(static_cast<Column>(c)) * n_kv_heads_, 0);
+    }
+  }
+  alignas(64) std::array<float, kMaxDim> mean, min, max, var;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (blocks[b] != 0xFFFF || (have_[b] & needs) == needs) continue;
+    const SummarySet missing = needs & ~have_[b];
+    const size_t tile = b / kTileBlocks;
+    const int lane = static_cast<int>(b % kTileBlocks);
+    auto store = [&](Column column, int head, int dim, const float* values) {
+      uint16_t* head_tiles =
+          columns_[static_cast<size_t>(column)].data() + head * HeadValues(column);
+      StoreInTile(values, dim, head_tiles + tile * kTileBlocks * dim, lane);
+    };
+    for (int h = 0; h < n_kv_heads_; ++h) {
+      const int row = static_cast<int>(b) * kBlockRows;
+      if (missing & (kMeanKey | kKeyMinMax | kKeyVariance)) {
+        BlockStats stats;
+        if (missing & kMeanKey) stats.mean = mean.data();
+        if (missing & kKeyMinMax) {
+          stats.min = min.data();
+          stats.max = max.data();
+        }
+        if (missing & kKeyVariance) stats.var = var.data();
+        SummarizeRows(view.KeyRow(h, row), view.k_row, view.k_type, kBlockRows, k_dim_, stats);
+        if (stats.mean) store(Column::kMeanKey, h, k_dim_, mean.data());
+        if (stats.min) {
+          store(Column::kMinKey, h, k_dim_, min.data());
+          store(Column::kMaxKey, h, k_dim_, max.data());
+        }
+        if (stats.var) store(Column::kVarKey, h, k_dim_, var.data());
+      }
+      if (missing & kMeanValue) {
+        BlockStats stats;
+        stats.mean = mean.data();
+        SummarizeRows(view.ValueRow(h, row), view.v_row, view.v_type, kBlockRows, v_dim_, stats);
+        store(Column::kMeanValue, h, v_dim_, mean.data());
+      }
+    }
+    if (have_[b] == 0) fingerprint_[b] = Fingerprint(view, static_cast<int>(b));
+    have_[b] |= needs;
+  }
+}
+
+bool BlockIndex::SpotCheck(const KvView& view, int n) {
+  const int n_blocks = std::min(static_cast<int>(have_.size()), view.n_rows / kBlockRows);
+  if (n_blocks == 0) return true;
+  const int limit = n < 0 ? n_blocks : std::min(n_blocks, 64);
+  int checked = 0;
+  for (int i = 0; i < limit && (n < 0 || checked < n); ++i) {
+    // A stride prime to most sizes spreads the checks, so that a rewritten half is met within a few steps.
+    next_check_ = (next_check_ + (n < 0 ? 1 : 101)) % n_blocks;
+    if (have_[next_check_] == 0) continue;
+    ++checked;
+    if (Fingerprint(view, next_check_) != fingerprint_[next_check_]) {
+      Forget();
+      ++rebuilds_;
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace condense

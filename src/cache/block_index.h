@@ -1,0 +1,68 @@
+// The block index of one stream of one layer: summaries of aligned 16-row blocks, computed lazily from
+// the stored (already quantised) rows and kept until one of their rows is written again. Holds only the
+// columns that a policy asked for. Notices rows that changed without a MarkWritten (a state load, a
+// context shift, a copied sequence) by fingerprints of the stored keys.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/row_mask.h"
+#include "cache/kv_view.h"
+
+namespace condense {
+
+enum Summary : uint32_t {
+  kMeanKey = 1,
+  kKeyMinMax = 2,
+  kKeyVariance = 4,
+  kMeanValue = 8,
+};
+using SummarySet = uint32_t;
+
+// Columns of f16 tiles, laid out as kernels/summary.h says: [kv_head][tile][channel][16 blocks].
+enum class Column : uint8_t { kMeanKey, kMinKey, kMaxKey, kVarKey, kMeanValue, kCount };
+
+class BlockIndex {
+ public:
+  // Rows whose contents were just written by the host's graph: their blocks' summaries are dropped.
+  void MarkWritten(int row);
+
+  // Makes the summaries `needs` current for every block set in `blocks` ([BlocksFor(n_rows)] words; a block
+  // counts when its word is 0xFFFF). Cheap when nothing changed. The view may grow or shrink between calls.
+  void Refresh(const KvView& view, SummarySet needs, std::span<const uint16_t> blocks);
+
+  // Compares the fingerprints of `n` summarised blocks, in rotation, with the stored rows (all of them when
+  // n < 0). On a difference everything is forgotten; returns false then.
+  bool SpotCheck(const KvView& view, int n);
+
+  void Forget();
+
+  // First tile of one KV head; valid after Refresh asked for the column. Scores of blocks that were not
+  // asked for are meaningless.
+  const uint16_t* Tiles(Column column, int kv_head) const {
+    return columns_[static_cast<size_t>(column)].data() + kv_head * HeadValues(column);
+  }
+  int n_tiles() const { return n_tiles_; }
+  int n_blocks() const { return static_cast<int>(have_.size()); }
+  // Bytes of one block's summaries `needs`, one KV head.
+  static size_t BytesPerBlock(SummarySet needs, int k_dim, int v_dim);
+  // Summaries dropped because the cache had changed behind the graph's back.
+  uint64_t rebuilds() const { return rebuilds_; }
+
+ private:
+  size_t HeadValues(Column column) const;
+  void Resize(const KvView& view);
+  uint64_t Fingerprint(const KvView& view, int block) const;
+
+  int n_kv_heads_ = 0, k_dim_ = 0, v_dim_ = 0;
+  int n_tiles_ = 0;                        // capacity
+  std::vector<SummarySet> have_;           // per block: columns that are current
+  std::vector<uint64_t> fingerprint_;      // per block, set when have_ becomes non-zero
+  std::vector<uint16_t> columns_[static_cast<size_t>(Column::kCount)];
+  int next_check_ = 0;
+  uint64_t rebuilds_ = 0;
+};
+
+}  // namespace condense

@@ -1,0 +1,123 @@
+#include <algorithm>
+
+#include "select/frame.h"
+
+namespace condense {
+namespace {
+
+// Above any cache's rows, below overflow in row arithmetic.
+constexpr int64_t kMaxRows = 16'000'000;
+constexpr int64_t kMaxBlocks = kMaxRows / kBlockRows;
+
+// In the order of enum Share.
+const std::vector<std::string>& ShareNames() {
+  static const std::vector<std::string> names = {"shared", "kv_group", "head_union", "rerank",
+                                                 "per_head"};
+  return names;
+}
+
+PolicyKey DenseLayersKey() { return {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}; }
+
+PolicyKey WindowKey(int rows) {
+  return {"window", std::to_string(rows),
+          "rows: the last visible ones are always read; 1 to 16000000"};
+}
+
+}  // namespace
+
+std::vector<PolicyKey> FrameKeys(const FrameDefaults& defaults, std::vector<PolicyKey> own) {
+  std::vector<PolicyKey> keys = {
+      {"blocks", std::to_string(defaults.blocks),
+       "budget: distant 16-row blocks read per KV head (share=per_head: per query head); 0 to "
+       "1000000",
+       true},
+      {"tokens", "",
+       "budget: rows read in all, blocks = (tokens - anchor - window) / 16; instead of blocks",
+       true},
+      {"budget", "",
+       "budget: share of the K + V bytes of dense attention, summaries counted, such as 5%; "
+       "instead "
+       "of blocks",
+       true},
+      {"anchor", std::to_string(defaults.anchor),
+       "rows: the first visible ones are always read; 0 to 16000000"},
+      WindowKey(defaults.window),
+      {"share", defaults.share,
+       "which heads choose together: shared, kv_group, head_union, rerank, per_head"},
+      {"shortlist", "4",
+       "share=rerank: blocks ranked again, in multiples of the budget; 1 to 1024"},
+      {"reuse", "1", "steps for which chosen blocks stay while the window moves; 1 to 1000000"},
+      {"reuse_cos", "off",
+       "choose again when the query's cosine to the one that chose falls below this; -1 to 1, or "
+       "off"},
+      DenseLayersKey(),
+  };
+  std::move(own.begin(), own.end(), std::back_inserter(keys));
+  return keys;
+}
+
+FrameOptions ReadFrame(KeyReader& reader) {
+  FrameOptions options;
+  options.anchor = static_cast<int>(reader.Int("anchor", 0, kMaxRows));
+  options.window = static_cast<int>(reader.Int("window", 1, kMaxRows));
+  options.dense_layers = reader.Layers("dense_layers");
+
+  const std::vector<std::string> budgets = {"blocks", "tokens", "budget"};
+  std::string given;
+  for (const std::string& key : budgets) {
+    if (!reader.Given(key)) continue;
+    if (!given.empty())
+      reader.Fail(given + " and " + key + " exclude each other: give one of them");
+    given = key;
+  }
+  if (given == "tokens") {
+    const int64_t least = int64_t{options.anchor} + options.window;
+    const int64_t tokens = reader.Int("tokens", 1, 2 * kMaxRows);
+    if (tokens < least) {
+      reader.Fail("tokens=" + std::to_string(tokens) + " is less than anchor + window, " +
+                  std::to_string(least) + " rows that are always read");
+    }
+    options.blocks = static_cast<int>(std::max<int64_t>(tokens - least, 0) / kBlockRows);
+  } else if (given == "budget") {
+    options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+  } else {
+    options.blocks = static_cast<int>(reader.Int("blocks", 0, kMaxBlocks));
+  }
+
+  options.share = static_cast<Share>(reader.Choice("share", ShareNames()));
+  if (options.share == Share::kRerank) {
+    options.shortlist = static_cast<int>(reader.Int("shortlist", 1, 1024));
+  } else if (reader.Given("shortlist")) {
+    reader.Fail("shortlist is read only with share=rerank");
+  }
+  options.reuse_cos = reader.NumberOrOff("reuse_cos", -1, 1);
+  options.reuse = static_cast<int>(reader.Int("reuse", 1, 1'000'000));
+  if (options.reuse_cos && options.reuse == 1) {
+    // Choosing at every step leaves nothing to compare, so the default means "as long as reuse_cos
+    // allows".
+    if (reader.Given("reuse"))
+      reader.Fail("reuse=1 chooses at every step: reuse_cos has no effect");
+    options.reuse = 0;
+  }
+  return options;
+}
+
+std::vector<PolicyKey> FixedRowsKeys(const std::string& anchor_key, int anchor) {
+  PolicyKey window = WindowKey(64);
+  window.always_printed = true;
+  return {window,
+          {anchor_key, std::to_string(anchor),
+           "rows: the first visible ones are always read; 0 to 16000000"},
+          DenseLayersKey()};
+}
+
+FrameOptions ReadFixedRows(KeyReader& reader, const std::string& anchor_key) {
+  FrameOptions options;
+  options.window = static_cast<int>(reader.Int("window", 1, kMaxRows));
+  options.anchor = static_cast<int>(reader.Int(anchor_key, 0, kMaxRows));
+  options.dense_layers = reader.Layers("dense_layers");
+  options.blocks = 0;
+  return options;
+}
+
+}  // namespace condense

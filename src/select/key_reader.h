@@ -1,0 +1,73 @@
+// Typed reading of a policy spec's keys, for PolicyInfo::make. Every read checks type and range;
+// the first error is kept and later reads return what the default says, so a make function needs no
+// error handling of its own. A key that was given but never read is an error in the end: no setting
+// is silently without effect.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "select/registry.h"
+
+namespace condense {
+
+// Layers first … last, both included; none where last < first.
+struct LayerRange {
+  int first = 0, last = -1;
+  bool Contains(int layer) const { return layer >= first && layer <= last; }
+};
+
+class KeyReader {
+ public:
+  // Both are borrowed. `spec` names only keys that `info` has.
+  KeyReader(const PolicyInfo& info, const PolicySpec& spec);
+
+  const std::string& policy() const { return info_.name; }
+  // True where the spec spells the key; says nothing about its value and does not count as a read.
+  bool Given(std::string_view key) const;
+
+  int64_t Int(std::string_view key, int64_t min, int64_t max);
+  double Number(std::string_view key, double min, double max);
+  // nullopt for "off".
+  std::optional<double> NumberOrOff(std::string_view key, double min, double max);
+  // 5 for "5%".
+  double Percent(std::string_view key, double min, double max);
+  // Index into `names`.
+  int Choice(std::string_view key, const std::vector<std::string>& names);
+  // "on" or "off".
+  bool Bool(std::string_view key);
+  // "0-1", "7", or "none".
+  LayerRange Layers(std::string_view key);
+
+  // For what the key's type cannot say. The message follows "NAME: ".
+  void Fail(const std::string& message);
+
+  // The first error; else a given key that nobody read.
+  Status Finish() const;
+  // Meaningful after Finish said ok.
+  std::string CanonicalSpec() const;
+
+ private:
+  struct Entry {
+    const PolicyKey* key = nullptr;
+    const std::string* given = nullptr;  // null: the default holds
+    std::string canonical;               // set by a read
+    bool read = false;
+  };
+  Entry& Read(std::string_view key);
+  static const std::string& Text(const Entry& entry);
+  void FailKey(const Entry& entry, const std::string& what);
+  void FailRange(const Entry& entry, const std::string& min, const std::string& max);
+  template <typename T, typename Parse, typename Print>
+  T Parsed(std::string_view key, T min, T max, Parse parse, Print print);
+
+  const PolicyInfo& info_;
+  std::vector<Entry> entries_;  // in registry order
+  std::string error_;
+};
+
+}  // namespace condense

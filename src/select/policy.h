@@ -1,0 +1,64 @@
+// The policy seam. A policy decides what a decoding query row reads in one layer. Most policies are
+// block scorers inside the common frame (anchor, window, budget, sharing, reuse: select/frame.h);
+// what is no block scorer derives from Policy itself. A policy is one file in select/policies/ and
+// registers itself.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cache/block_index.h"
+#include "cache/kv_view.h"
+#include "select/selection.h"
+
+namespace condense {
+
+// What a policy remembers of one sequence in one layer between steps. Keyed by the number of
+// visible rows, so that rolling rows back and appending again finds the same state as never having
+// appended.
+struct SequenceMemory {
+  struct Choice {
+    int n_visible = 0;              // rows visible when it was chosen
+    int n_blocks = 0;               // blocks of each set of k_masks
+    std::vector<uint16_t> k_masks;  // distant blocks chosen, whole, sets as in Selection
+    std::vector<float> query;       // [n_query_heads, k_dim]: the query then (reuse_cos)
+  };
+  int first_sparse = -1;        // n_visible at the first sparse decision
+  std::vector<Choice> choices;  // ascending n_visible; the newest few are kept
+  std::vector<std::byte> own;   // for policies with a state of their own
+};
+
+// One query row of one layer. Everything is borrowed for the call.
+struct LayerQuery {
+  int layer = 0;
+  const KvView* kv = nullptr;
+  BlockIndex* index = nullptr;
+  std::span<const uint16_t> visible;  // [BlocksFor(kv->n_rows)] row bits
+  int n_visible = 0;
+  int newest_row = -1;       // the row just written: always read; -1: the highest visible one
+  const float* q = nullptr;  // [n_query_heads, k_dim], post-RoPE, contiguous
+  int n_query_heads = 0;  // multiple of kv->n_kv_heads; query head h belongs to KV head h / group
+  float scale = 1.0f, softcap = 0.0f;
+  SequenceMemory* memory = nullptr;
+
+  int group() const { return n_query_heads / kv->n_kv_heads; }
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+
+  // True for policies that read everything (`dense`): nothing is ever asked of them.
+  virtual bool is_dense() const { return false; }
+  // Dense attention sums V in descending order (the noise-floor control).
+  virtual bool reverse_order() const { return false; }
+
+  // Chooses. Deterministic: equal input gives an equal selection. The selection lies inside
+  // `visible`, holds the newest visible row, and is dense where nothing could be left out. Ties:
+  // higher score, then lower index; a NaN score makes the step dense (Fallback::kNan).
+  virtual void Select(const LayerQuery& query, Selection& selection) const = 0;
+};
+
+}  // namespace condense

@@ -1,0 +1,132 @@
+// The grammar of specs and the table of policies. The table is filled by registrars before main; it
+// is only read afterwards.
+#include "select/registry.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "select/key_reader.h"
+
+namespace condense {
+namespace {
+
+std::map<std::string, PolicyInfo>& Table() {
+  static std::map<std::string, PolicyInfo> table;
+  return table;
+}
+
+bool IsNameChar(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '@';
+}
+
+bool IsName(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), IsNameChar);
+}
+
+}  // namespace
+
+Result<PolicySpec> ParseSpec(std::string_view text) {
+  if (text.empty()) {
+    return Error{"the policy spec is empty: write a name, or name:key=value,key=value"};
+  }
+  const std::string where = " in policy spec " + Quote(text);
+  const size_t colon = text.find(':');
+  PolicySpec spec{.name = std::string(text.substr(0, colon)), .keys = {}};
+  if (spec.name.empty()) return Error{"no name before ':'" + where};
+  if (!IsName(spec.name)) {
+    return Error{Quote(spec.name) + " is no name (lower-case letters, digits, '_')" + where};
+  }
+  if (colon == std::string_view::npos) return spec;
+  std::string_view rest = text.substr(colon + 1);
+  if (rest.empty()) return Error{"nothing follows ':'" + where};
+  if (rest.back() == ',') return Error{"nothing follows the last ','" + where};
+  while (true) {
+    const size_t comma = rest.find(',');
+    const std::string_view part = rest.substr(0, comma);
+    if (part.empty()) return Error{"an empty part before ','" + where};
+    const size_t equals = part.find('=');
+    const std::string key(part.substr(0, equals));
+    if (!IsName(key)) {
+      return Error{Quote(key) + " is no key (lower-case letters, digits, '_')" + where};
+    }
+    if (equals == std::string_view::npos || equals + 1 == part.size()) {
+      return Error{"key " + Quote(key) + " has no value: write " + key + "=…" + where};
+    }
+    for (const auto& [name, value] : spec.keys) {
+      if (name == key) return Error{"key " + Quote(key) + " is given twice" + where};
+    }
+    spec.keys.emplace_back(key, std::string(part.substr(equals + 1)));
+    if (comma == std::string_view::npos) return spec;
+    rest = rest.substr(comma + 1);
+  }
+}
+
+std::string PrintSpec(const PolicySpec& spec) {
+  std::string text = spec.name;
+  char separator = ':';
+  for (const auto& [name, value] : spec.keys) {
+    text += separator + name + "=" + value;
+    separator = ',';
+  }
+  return text;
+}
+
+Result<BoundPolicy> MakePolicy(std::string_view text) {
+  Result<PolicySpec> spec = ParseSpec(text);
+  if (!spec.ok()) return Error{spec.error()};
+  const auto found = Table().find(spec->name);
+  if (found == Table().end()) {
+    std::vector<std::string> names;
+    for (const auto& [name, info] : Table()) names.push_back(name);
+    const std::string near = DidYouMean(spec->name, names);
+    return Error{"policy " + Quote(spec->name) + " is unknown" +
+                 (near.empty() ? " (policies: " + JoinNames(names) + ")" : near)};
+  }
+  const PolicyInfo& info = found->second;
+  std::vector<std::string> keys;
+  for (const PolicyKey& key : info.keys) keys.push_back(key.name);
+  for (const auto& [name, value] : spec->keys) {
+    if (std::find(keys.begin(), keys.end(), name) != keys.end()) continue;
+    return Error{"policy " + Quote(info.name) + " has no key " + Quote(name) +
+                 DidYouMean(name, keys) + " (keys: " + JoinNames(keys) + ")"};
+  }
+  KeyReader reader(info, spec.value());
+  BoundPolicy bound{.policy = info.make(reader), .spec = ""};
+  const Status status = reader.Finish();
+  if (!status.ok()) return Error{status.error()};
+  CONDENSE_CHECK(bound.policy != nullptr);
+  bound.spec = reader.CanonicalSpec();
+  return bound;
+}
+
+std::vector<const PolicyInfo*> RegisteredPolicies() {
+  std::vector<const PolicyInfo*> infos;
+  for (const auto& [name, info] : Table()) infos.push_back(&info);
+  return infos;
+}
+
+std::string PoliciesJson() {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const PolicyInfo* info : RegisteredPolicies()) {
+    nlohmann::ordered_json keys = nlohmann::ordered_json::array();
+    for (const PolicyKey& key : info->keys) {
+      keys.push_back({{"name", key.name}, {"default", key.default_value}, {"help", key.help}});
+    }
+    list.push_back({{"name", info->name},
+                    {"summary", info->summary},
+                    {"source", info->source},
+                    {"label", info->label},
+                    {"keys", keys}});
+  }
+  return list.dump();
+}
+
+PolicyRegistrar::PolicyRegistrar(PolicyInfo info) {
+  CONDENSE_CHECK(IsName(info.name) && info.make != nullptr);
+  const std::string name = info.name;
+  CONDENSE_CHECK(Table().emplace(name, std::move(info)).second);
+}
+
+}  // namespace condense

@@ -1,0 +1,48 @@
+// What one query row of one layer reads: the outcome of a policy.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/row_mask.h"
+
+namespace condense {
+
+// Why a step of a sparse policy reads everything. Values equal enum condense_fallback.
+enum class Fallback : int {
+  kNone = -1,
+  kShort = 0,
+  kNan = 1,
+  kBias = 2,
+  kLayer = 3,
+  kBudget = 4,
+  kUntracked = 5
+};
+
+struct Selection {
+  // Everything visible is read; the masks below are then unused.
+  bool dense = true;
+  Fallback reason = Fallback::kNone;
+
+  // Sets of rows, one per KV head, or one per query head. [n_sets, n_blocks] words.
+  bool per_query_head = false;
+  int n_blocks = 0;
+  std::vector<uint16_t> k_masks;  // rows whose K is read exactly and whose mass counts
+  std::vector<uint16_t> v_masks;  // empty: the same; else subsets whose V is read too
+  // Where V is read for fewer rows than K: the value that takes the mass of the others. Empty: they
+  // take part in the normaliser only by being dropped (their mass is left out).
+  std::vector<float> rest_value;  // [n_query_heads, v_dim]
+
+  // Bytes read to choose, all KV heads: summaries, codes, and K rows read beyond k_masks.
+  uint64_t summary_bytes = 0;
+
+  uint16_t* KMask(int set) { return k_masks.data() + static_cast<size_t>(set) * n_blocks; }
+  const uint16_t* KMask(int set) const {
+    return k_masks.data() + static_cast<size_t>(set) * n_blocks;
+  }
+  const uint16_t* VMask(int set) const {
+    return v_masks.empty() ? KMask(set) : v_masks.data() + static_cast<size_t>(set) * n_blocks;
+  }
+};
+
+}  // namespace condense
