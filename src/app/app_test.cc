@@ -1,0 +1,264 @@
+// The command's parts that need neither model nor plug-in: arguments, cutting of texts, tables,
+// output.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "app/arguments.h"
+#include "app/machine.h"
+#include "app/output.h"
+#include "app/prompt.h"
+#include "app/table.h"
+
+namespace condense {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Result<Arguments> Parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "condense");
+  return ParseArguments(static_cast<int>(words.size()), words.data());
+}
+
+TEST(Arguments, CompareFlags) {
+  const Result<Arguments> parsed = Parse({"compare",
+                                          "-m",
+                                          "x.gguf",
+                                          "-f",
+                                          "t.txt",
+                                          "--policy",
+                                          "mean:blocks=8,window=64",
+                                          "--policy",
+                                          "quest",
+                                          "-n",
+                                          "32",
+                                          "-c",
+                                          "4096",
+                                          "-t",
+                                          "2",
+                                          "-ctk",
+                                          "q8_0",
+                                          "-ctv=f32",
+                                          "--offset",
+                                          "5",
+                                          "--prompt-tokens",
+                                          "100",
+                                          "--records",
+                                          "r.jsonl",
+                                          "--report",
+                                          "r.html"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error();
+  const CompareFlags& flags = parsed->compare;
+  EXPECT_EQ(parsed->command, Arguments::Command::kCompare);
+  EXPECT_EQ(flags.decode.model, "x.gguf");
+  EXPECT_EQ(flags.policies, (std::vector<std::string>{"mean:blocks=8,window=64", "quest"}));
+  EXPECT_EQ(flags.n_generate, 32);
+  EXPECT_EQ(flags.decode.n_context, 4096);
+  EXPECT_EQ(flags.decode.n_threads, 2);
+  EXPECT_EQ(flags.decode.k_type, "q8_0");
+  EXPECT_EQ(flags.decode.v_type, "f32");
+  EXPECT_EQ(flags.offset, 5);
+  EXPECT_EQ(flags.prompt_tokens, 100);
+  EXPECT_EQ(flags.records, "r.jsonl");
+  EXPECT_EQ(flags.report, "r.html");
+}
+
+TEST(Arguments, RunFlagsAndDefaults) {
+  const Result<Arguments> parsed =
+      Parse({"run", "-p", "hi", "-s", "7", "--temp", "0.5", "--top-k", "3", "--raw", "-v"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error();
+  EXPECT_EQ(parsed->run.decode.prompt, "hi");
+  EXPECT_EQ(parsed->run.seed, 7);
+  EXPECT_EQ(parsed->run.temperature, 0.5);
+  EXPECT_TRUE(parsed->run.raw);
+  EXPECT_TRUE(parsed->verbose);
+  EXPECT_EQ(Parse({"run", "-p", "hi"})->run.temperature, 0);
+  EXPECT_EQ(Parse({"compare"})->compare.n_generate, 128);
+}
+
+TEST(Arguments, NearestNames) {
+  EXPECT_THAT(Parse({"compare", "--polcy", "mean"}).error(),
+              HasSubstr("unknown flag '--polcy'; did you mean '--policy'?"));
+  EXPECT_THAT(Parse({"run", "--tmp=0"}).error(), HasSubstr("did you mean '--temp'?"));
+  EXPECT_THAT(Parse({"compair"}).error(),
+              HasSubstr("unknown command 'compair'; did you mean 'compare'?"));
+  EXPECT_THAT(Parse({"compare", "text.txt"}).error(), HasSubstr("behind -p or -f"));
+  EXPECT_THAT(Parse({"compare", "-n"}).error(), HasSubstr("condense compare --help"));
+  EXPECT_THAT(Parse({"run", "-ngl", "0"}).error(), HasSubstr("unknown flag '-ngl'"));
+  EXPECT_THAT(Parse({"run", "-ctx", "0"}).error(), HasSubstr("did you mean '-ctk'?"));
+  EXPECT_TRUE(Parse({"run", "-p", "x", "-fa", "on", "-n128"}).ok());
+  EXPECT_FALSE(Parse({"run", "-p", "x", "-fa", "off"}).ok());
+  EXPECT_FALSE(Parse({"compare", "-n", "many"}).ok());
+  EXPECT_FALSE(Parse({"compare", "-f", "a", "-p", "b"}).ok());
+  EXPECT_FALSE(Parse({"compare", "-t", "0"}).ok());
+  EXPECT_FALSE(Parse({}).ok());
+}
+
+TEST(Arguments, HelpAndVersion) {
+  EXPECT_THAT(Parse({"--version"})->text, HasSubstr("llama.cpp"));
+  EXPECT_THAT(Parse({"help"})->text, HasSubstr("compare"));
+  EXPECT_THAT(Parse({"--help"})->text, HasSubstr("policies"));
+  EXPECT_THAT(Parse({"compare", "--help"})->text, HasSubstr("--prompt-tokens"));
+}
+
+std::vector<Token> Numbers(int n) {
+  std::vector<Token> tokens(n);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  return tokens;
+}
+
+TEST(CutTokens, WholeTextHoldsBackItsEnd) {
+  TextCut cut;
+  cut.n_generate = 10;
+  cut.n_positions = 1000;
+  const Result<CutText> result = CutTokens(Numbers(100), cut);
+  ASSERT_TRUE(result.ok()) << result.error();
+  EXPECT_TRUE(result->held_back);
+  EXPECT_EQ(result->prompt.size(), 90u);
+  EXPECT_EQ(result->continuation.front(), 90);
+  EXPECT_EQ(result->continuation.size(), 10u);
+}
+
+TEST(CutTokens, ShortTextIsThePromptWhole) {
+  TextCut cut;
+  cut.n_generate = 10;
+  const Result<CutText> result = CutTokens(Numbers(39), cut);
+  ASSERT_TRUE(result.ok()) << result.error();
+  EXPECT_FALSE(result->held_back);
+  EXPECT_EQ(result->prompt.size(), 39u);
+  EXPECT_TRUE(result->continuation.empty());
+}
+
+TEST(CutTokens, OffsetLengthAndBos) {
+  TextCut cut;
+  cut.offset = 20;
+  cut.prompt_tokens = 50;
+  cut.n_generate = 10;
+  cut.add_bos = true;
+  cut.bos = 777;
+  const Result<CutText> result = CutTokens(Numbers(100), cut);
+  ASSERT_TRUE(result.ok()) << result.error();
+  EXPECT_EQ(result->prompt.size(), 51u);
+  EXPECT_EQ(result->prompt[0], 777);
+  EXPECT_EQ(result->prompt[1], 20);
+  EXPECT_EQ(result->prompt.back(), 69);
+  EXPECT_EQ(result->continuation.front(), 70);
+  // Nine tokens are left: too few for a teacher.
+  cut.prompt_tokens = 71;
+  EXPECT_TRUE(CutTokens(Numbers(100), cut)->continuation.empty());
+}
+
+TEST(CutTokens, ErrorsNameBothNumbers) {
+  TextCut cut;
+  cut.n_generate = 128;
+  cut.n_positions = 8192;
+  const std::string too_long = CutTokens(Numbers(9120), cut).error();
+  EXPECT_THAT(too_long, HasSubstr("8,992"));
+  EXPECT_THAT(too_long, HasSubstr("8,192"));
+  cut.n_context = 4096;
+  EXPECT_THAT(CutTokens(Numbers(9120), cut).error(), HasSubstr("4,096"));
+  cut.n_context = 16384;  // asked for beyond the model's positions: the user's choice
+  EXPECT_TRUE(CutTokens(Numbers(9120), cut).ok());
+  EXPECT_THAT(CutTokens({}, cut).error(), HasSubstr("empty"));
+  cut.offset = 9120;
+  EXPECT_THAT(CutTokens(Numbers(9120), cut).error(), HasSubstr("--offset 9120"));
+  cut.offset = 9000;
+  cut.prompt_tokens = 121;
+  EXPECT_THAT(CutTokens(Numbers(9120), cut).error(), HasSubstr("more than the 120 tokens"));
+  cut.prompt_tokens = 120;
+  EXPECT_TRUE(CutTokens(Numbers(9120), cut).ok());
+}
+
+TEST(Text, Utf8) {
+  EXPECT_TRUE(IsUtf8("plain, naïve, 漢字 🙂"));
+  for (const char* bad : {"\xFF", "caf\xE9", "\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80",
+                          "\xF4\x90\x80\x80", "a\xE6\xBC"}) {
+    EXPECT_FALSE(IsUtf8(bad));
+  }
+}
+
+TEST(Text, NumbersForPeople) {
+  EXPECT_EQ(FormatCount(7639), "7,639");
+  EXPECT_EQ(FormatCount(-1234567), "-1,234,567");
+  EXPECT_EQ(FormatCount(12), "12");
+  EXPECT_EQ(FormatDuration(65.4), "1:05");
+  EXPECT_EQ(FormatDuration(7390), "2:03:10");
+  EXPECT_EQ(FormatBytes(23040), "23 kB");
+  EXPECT_EQ(FormatBytes(1536), "1.5 kB");
+  EXPECT_EQ(FormatBytes(98000000), "98 MB");
+  EXPECT_EQ(FormatBytes(1600000000), "1.6 GB");
+}
+
+TEST(Machine, SaysSomethingPlausible) {
+  EXPECT_GE(PhysicalCores(), 1);
+  EXPECT_GT(AvailableMemory(), 1u << 20);
+  EXPECT_FALSE(CpuName().empty());
+}
+
+std::vector<CompareRow> MadeRows(const std::string& long_name) {
+  std::vector<CompareRow> rows;
+  for (const std::string& name : {std::string("dense"), std::string("control"), long_name}) {
+    PolicyRecord greedy;
+    greedy.policy = name;
+    greedy.teacher = "greedy";
+    if (name == long_name) greedy.t_div = 12;
+    greedy.figures.match = 0.976;
+    greedy.figures.ppl_ratio = 1.5;
+    greedy.speed.n_pairs = 5;
+    greedy.speed.ratio = {2.9, 3.1, 3.3};
+    PolicyRecord text = greedy;
+    text.teacher = "text";
+    text.figures.kl_mean = 0.123;
+    CompareRow row;
+    row.teachers = {greedy, text};
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+int LongestLine(const std::string& text) {
+  int longest = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    longest = std::max(longest, DisplayWidth(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return longest;
+}
+
+TEST(Table, FitsItsWidth) {
+  const auto rows = MadeRows("mean:blocks=44");
+  for (int width : {60, 80, 100, 160}) {
+    const std::string table = CompareTable(rows, 128, width);
+    EXPECT_LE(LongestLine(table), width) << table;
+    EXPECT_THAT(table, HasSubstr("mean:blocks=44"));
+    EXPECT_THAT(table, HasSubstr("97.6%"));
+    EXPECT_THAT(table, HasSubstr(">127"));
+    EXPECT_THAT(table, Not(HasSubstr("\x1b")));
+  }
+  EXPECT_THAT(CompareTable(rows, 128, 80), HasSubstr("3.10x"));
+  EXPECT_THAT(CompareTable(rows, 128, 80), HasSubstr("+50.0%"));
+  EXPECT_THAT(CompareTable(rows, 128, 160), HasSubstr("2.90-3.30x"));
+}
+
+TEST(Table, LongPolicyNamesAreShortened) {
+  const auto rows = MadeRows("mean:blocks=44,window=128,share=head_union,reuse=4,dense_layers=0-1");
+  const std::string table = CompareTable(rows, 128, 80);
+  EXPECT_LE(LongestLine(table), 80) << table;
+  EXPECT_THAT(table, HasSubstr("…"));
+}
+
+TEST(Table, WidthCountsCharacters) {
+  EXPECT_EQ(DisplayWidth("ΔPPL"), 4);
+  EXPECT_EQ(DisplayWidth("…"), 1);
+  const std::string table = RenderTable(
+      {{.title = "a", .left = true, .cells = {"é"}}, {.title = "Δ", .cells = {"10"}}}, 80);
+  EXPECT_EQ(table, "a   Δ\né  10\n");
+}
+
+}  // namespace
+}  // namespace condense

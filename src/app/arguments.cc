@@ -1,0 +1,279 @@
+#include "app/arguments.h"
+
+#include <condense_version.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace condense {
+namespace {
+
+// CLI11 has single-letter short options only; llama.cpp's longer ones are spelled out before it
+// looks.
+constexpr std::pair<const char*, const char*> kLongShorts[] = {
+    {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-fa", "--flash-attn"}};
+
+// "-ngl": a short flag of several letters, which CLI11 would read as -n with the value "gl".
+bool IsLongShort(const std::string& word) {
+  return word.size() > 2 && word[0] == '-' &&
+         std::all_of(word.begin() + 1, word.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+}
+
+std::vector<std::string> SpellOut(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
+  for (int i = 1; i < argc; ++i) {
+    std::string argument = argv[i];
+    for (const auto& [shorter, longer] : kLongShorts) {
+      const std::string prefix = std::string(shorter) + "=";
+      if (argument == shorter) argument = longer;
+      if (argument.rfind(prefix, 0) == 0) argument = longer + argument.substr(prefix.size() - 1);
+    }
+    arguments.push_back(std::move(argument));
+  }
+  return arguments;
+}
+
+std::string VersionText() {
+  return fmt::format("condense {} ({})\nllama.cpp {}, ggml {}\nbuilt by {}{}{}", CONDENSE_VERSION,
+                     CONDENSE_COMMIT, CONDENSE_LLAMA_CPP_COMMIT, CONDENSE_GGML_VERSION,
+                     CONDENSE_COMPILER, *CONDENSE_FLAGS ? ", flags " : "", CONDENSE_FLAGS);
+}
+
+void AddModel(CLI::App* app, DecodeFlags& flags) {
+  app->add_option("-m,--model", flags.model,
+                  "GGUF file; default: $CONDENSE_MODEL, else the bundled SmolLM2-135M")
+      ->type_name("FILE");
+}
+
+void AddCache(CLI::App* app, DecodeFlags& flags) {
+  app->add_option("-c,--ctx-size", flags.n_context, "context in tokens; default: as long as needed")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  app->add_option("-t,--threads", flags.n_threads, "threads; default: the physical cores")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  app->add_option("--flash-attn", flags.flash_attention,
+                  "(-fa) on, always: the plug-in serves flash attention")
+      ->check(CLI::IsMember({"on"}))
+      ->type_name("on");
+  app->add_option("--cache-type-k", flags.k_type,
+                  "(-ctk) type of cached keys: f16, bf16, q8_0, f32")
+      ->type_name("TYPE")
+      ->capture_default_str();
+  app->add_option("--cache-type-v", flags.v_type,
+                  "(-ctv) type of cached values: f16, bf16, q8_0, f32")
+      ->type_name("TYPE")
+      ->capture_default_str();
+}
+
+CLI::App* AddCompare(CLI::App& app, CompareFlags& flags) {
+  CLI::App* compare = app.add_subcommand(
+      "compare", "decode dense and sparse side by side and measure the difference");
+  AddModel(compare, flags.decode);
+  CLI::Option* file = compare
+                          ->add_option("-f,--file", flags.decode.file,
+                                       "the text; default: the GPL-3 of /usr/share/common-licenses")
+                          ->type_name("FILE");
+  compare->add_option("-p,--prompt", flags.decode.prompt, "the text itself")
+      ->type_name("TEXT")
+      ->excludes(file);
+  compare->add_option("--offset", flags.offset, "tokens of the text to skip")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  compare
+      ->add_option("--prompt-tokens", flags.prompt_tokens,
+                   "tokens of the prompt; the text after them is the second teacher; default: all "
+                   "but the last -n")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  compare
+      ->add_option("--policy", flags.policies,
+                   "a policy to compare, once for each (`condense policies` lists them); default: "
+                   "mean at four sizes, quest")
+      ->type_name("SPEC")
+      ->type_size(1)
+      ->allow_extra_args(false);
+  compare
+      ->add_option("-n,--predict", flags.n_generate,
+                   "tokens to generate: 1 by the prefill, the rest decisions")
+      ->type_name("N")
+      ->capture_default_str();
+  AddCache(compare, flags.decode);
+  compare->add_option("--records", flags.records, "write every figure as JSON Lines")
+      ->type_name("OUT.jsonl");
+  compare->add_option("--report", flags.report, "write one self-contained HTML page")
+      ->type_name("OUT.html");
+  compare
+      ->add_option("--speed-pairs", flags.speed_pairs,
+                   "timed pairs of dense and sparse blocks a policy; 0: no timing")
+      ->check(CLI::Range(0, 1000))
+      ->type_name("N")
+      ->capture_default_str();
+  return compare;
+}
+
+CLI::App* AddRun(CLI::App& app, RunFlags& flags) {
+  CLI::App* run = app.add_subcommand("run", "generate text under a policy");
+  AddModel(run, flags.decode);
+  run->add_option("-f,--file", flags.decode.file,
+                  "text of the prompt, before -p where both are given")
+      ->type_name("FILE");
+  run->add_option("-p,--prompt", flags.decode.prompt, "the prompt, or the question about the file")
+      ->type_name("TEXT");
+  run->add_option("--policy", flags.policy, "policy; default: $CONDENSE_POLICY, else dense")
+      ->type_name("SPEC");
+  run->add_option("-n,--predict", flags.n_generate, "tokens to generate at most")
+      ->type_name("N")
+      ->capture_default_str();
+  AddCache(run, flags.decode);
+  run->add_flag("--raw", flags.raw, "no chat template: the text goes on");
+  run->add_option("--temp", flags.temperature, "temperature; 0: the likeliest token, always")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("T")
+      ->capture_default_str();
+  run->add_option("--top-k", flags.top_k, "sample among the k likeliest; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("K")
+      ->capture_default_str();
+  run->add_option("--top-p", flags.top_p, "sample within this probability mass")
+      ->check(CLI::Range(0.0, 1.0))
+      ->type_name("P")
+      ->capture_default_str();
+  run->add_option("--min-p", flags.min_p, "drop tokens below this share of the likeliest")
+      ->check(CLI::Range(0.0, 1.0))
+      ->type_name("P")
+      ->capture_default_str();
+  run->add_option("-s,--seed", flags.seed, "seed of sampling; -1: a new one")
+      ->check(CLI::Range(int64_t{-1}, int64_t{4294967294}))
+      ->type_name("SEED")
+      ->capture_default_str();
+  return run;
+}
+
+std::vector<std::string> FlagNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  for (const auto& [shorter, longer] : kLongShorts) {
+    if (std::find(names.begin(), names.end(), longer) != names.end()) names.emplace_back(shorter);
+  }
+  return names;
+}
+
+// What the user most likely meant by an argument that nothing took.
+std::string ExplainExtra(const CLI::App& app, const CLI::App* command, const std::string& extra) {
+  if (extra.rfind("-", 0) == 0) {
+    const CLI::App& where = command ? *command : app;
+    const std::string name = extra.substr(0, extra.find('='));
+    return fmt::format("unknown flag '{}'{}\nrun `condense {}--help` for the flags", name,
+                       DidYouMean(name, FlagNames(where)),
+                       command ? command->get_name() + " " : "");
+  }
+  if (command) {
+    return fmt::format(
+        "'{}' is not a flag or its value: text goes behind -p or -f\nrun `condense {} --help`",
+        extra, command->get_name());
+  }
+  std::vector<std::string> names = {"help"};
+  for (const CLI::App* subcommand : app.get_subcommands({}))
+    names.push_back(subcommand->get_name());
+  return fmt::format("unknown command '{}'{}\nrun `condense help` for the commands", extra,
+                     DidYouMean(extra, names));
+}
+
+// The first word that is a command, before anything is parsed.
+const CLI::App* NamedCommand(const CLI::App& app, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    for (const CLI::App* command : app.get_subcommands({})) {
+      if (command->get_name() == word) return command;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<Arguments> ParseArguments(int argc, const char* const* argv) {
+  Arguments arguments;
+  arguments.argv.assign(argv, argv + argc);
+  CLI::App app(
+      "Sparse decoding over a long KV cache, measured beside dense on real weights.\n"
+      "Exit codes: 0 done, 1 the work failed or was stopped, 2 something to mend before work "
+      "begins.",
+      "condense");
+  app.set_help_all_flag("--help-all", "help of every command");
+  app.add_flag("-v,--verbose", arguments.verbose, "llama.cpp's own log on stderr");
+  bool version = false;
+  app.add_flag("--version", version,
+               "versions of Condense, llama.cpp and ggml, and how they were built");
+  const CLI::App* compare = AddCompare(app, arguments.compare);
+  const CLI::App* run = AddRun(app, arguments.run);
+  CLI::App* env =
+      app.add_subcommand("env", "print the exports that load the plug-in into another program");
+  env->add_option("--policy", arguments.env_policy,
+                  "policy for that program; default: none, which is dense")
+      ->type_name("SPEC");
+  CLI::App* policies = app.add_subcommand("policies", "list the policies and their keys");
+  policies->add_flag("--json", arguments.policies_json, "as JSON");
+  CLI::App* info = app.add_subcommand(
+      "info", "the model's shape, the machine, and whether the plug-in serves it");
+  AddModel(info, arguments.info);
+  AddCache(info, arguments.info);
+  const CLI::App* help = app.add_subcommand("help", "this text");
+  for (CLI::App* subcommand : app.get_subcommands({})) subcommand->fallthrough();
+
+  std::vector<std::string> reversed = SpellOut(argc, argv);
+  for (const std::string& word : reversed) {
+    if (IsLongShort(word)) return Error{ExplainExtra(app, NamedCommand(app, reversed), word)};
+  }
+  std::reverse(reversed.begin(), reversed.end());  // CLI11 takes the last first
+  const auto command = [&]() -> const CLI::App* {
+    const auto chosen = app.get_subcommands();
+    return chosen.empty() ? nullptr : chosen.front();
+  };
+  const std::string general_help = app.help();  // once a command is parsed, help is that command's
+  try {
+    app.allow_extras();
+    for (CLI::App* subcommand : app.get_subcommands({})) subcommand->allow_extras();
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    arguments.text = command() ? command()->help() : general_help;
+    return arguments;
+  } catch (const CLI::CallForAllHelp&) {
+    arguments.text = app.help("", CLI::AppFormatMode::All);
+    return arguments;
+  } catch (const CLI::Error& error) {
+    return Error{fmt::format("{}\nrun `condense {}--help`", error.what(),
+                             command() ? command()->get_name() + " " : "")};
+  }
+  if (const std::vector<std::string> extras = app.remaining(true); !extras.empty()) {
+    return Error{ExplainExtra(app, command(), extras.front())};
+  }
+  if (version) {
+    arguments.text = VersionText();
+  } else if (compare->parsed()) {
+    arguments.command = Arguments::Command::kCompare;
+  } else if (run->parsed()) {
+    arguments.command = Arguments::Command::kRun;
+  } else if (env->parsed()) {
+    arguments.command = Arguments::Command::kEnv;
+  } else if (policies->parsed()) {
+    arguments.command = Arguments::Command::kPolicies;
+  } else if (info->parsed()) {
+    arguments.command = Arguments::Command::kInfo;
+  } else if (help->parsed()) {
+    arguments.text = general_help;
+  } else {
+    return Error{
+        "give a command: compare, run, env, policies or info (`condense help` tells more)"};
+  }
+  return arguments;
+}
+
+}  // namespace condense

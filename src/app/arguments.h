@@ -1,0 +1,60 @@
+// The command line: subcommands and flags, spelled as llama.cpp spells them, parsed by CLI11.
+// Unknown names are answered with the nearest one. Checks the form and range of single values only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace condense {
+
+// Flags of every command that decodes.
+struct DecodeFlags {
+  std::string model;  // empty: the default model
+  std::string file;
+  std::optional<std::string> prompt;
+  int n_context = 0;  // 0: as long as needed
+  int n_threads = 0;  // 0: the physical cores
+  std::string k_type = "f16", v_type = "f16";
+  std::string flash_attention = "on";  // the only value there is
+};
+
+struct CompareFlags {
+  DecodeFlags decode;
+  int64_t offset = 0;         // tokens of the text before the prompt
+  int64_t prompt_tokens = 0;  // 0: all, but for a continuation held back
+  std::vector<std::string> policies;
+  int n_generate = 128;
+  std::string records, report;
+  int speed_pairs = 5;
+};
+
+struct RunFlags {
+  DecodeFlags decode;
+  std::string policy;  // empty: what is in force (CONDENSE_POLICY, else dense)
+  int n_generate = 256;
+  bool raw = false;
+  double temperature = 0, top_p = 0.95, min_p = 0.05;
+  int top_k = 40;
+  int64_t seed = -1;  // -1: a new one each time
+};
+
+struct Arguments {
+  enum class Command { kCompare, kRun, kEnv, kPolicies, kInfo, kText } command = Command::kText;
+  CompareFlags compare;
+  RunFlags run;
+  std::string env_policy;
+  DecodeFlags info;
+  bool policies_json = false;
+  bool verbose = false;
+  std::string text;  // kText: the help or version to print
+  std::vector<std::string> argv;
+};
+
+// Errors are one or two lines for the user, ready to print.
+Result<Arguments> ParseArguments(int argc, const char* const* argv);
+
+}  // namespace condense

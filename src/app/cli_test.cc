@@ -1,0 +1,144 @@
+// The program `condense` as users start it: messages and exit codes of everything that must be
+// refused before work begins. Runs the real binary; what needs a decode is tested end to end
+// elsewhere.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "app/process.h"
+
+namespace condense {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class CliTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("condense_cli_" + std::to_string(getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Outcome Run(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), CONDENSE_BINARY);
+    setenv("CONDENSE_MODEL", CONDENSE_TEST_MODEL, 1);
+    return Process(arguments, folder_.string()).Wait();
+  }
+
+  std::string WriteFile(const std::string& name, const std::string& bytes) const {
+    const std::string path = (folder_ / name).string();
+    std::ofstream(path, std::ios::binary)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return path;
+  }
+
+  // Refused as usage: code 2, nothing on stdout, one line that says why.
+  void ExpectRefused(const std::vector<std::string>& arguments, const std::string& why) const {
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(why));
+    EXPECT_THAT(outcome.err, HasSubstr("condense: "));
+    EXPECT_THAT(outcome.out, IsEmpty());
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CliTest, HelpAndVersionSucceed) {
+  for (const char* word : {"help", "--help", "--version"}) {
+    const Outcome outcome = Run({word});
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_THAT(outcome.out, HasSubstr("condense"));
+    EXPECT_THAT(outcome.err, IsEmpty());
+  }
+}
+
+TEST_F(CliTest, UnknownNames) {
+  ExpectRefused({"compare", "--recrods", "x"}, "did you mean '--records'?");
+  ExpectRefused({"rnu"}, "did you mean 'run'?");
+  ExpectRefused({}, "compare");
+}
+
+TEST_F(CliTest, NumbersThatMakeNoSense) {
+  ExpectRefused({"compare", "-n", "0"}, "-n 0");
+  ExpectRefused({"compare", "-n", "1"}, "-n 1 leaves no decision");
+  ExpectRefused({"run", "-p", "hi", "-n", "0"}, "-n 0 generates nothing");
+  ExpectRefused({"compare", "-t", "-3"}, "--threads");
+  ExpectRefused({"compare", "-ctk", "q4_0"}, "'q4_0'");
+}
+
+TEST_F(CliTest, Texts) {
+  ExpectRefused({"compare", "-p", ""}, "empty");
+  ExpectRefused({"run"}, "empty");
+  ExpectRefused({"compare", "-f", (folder_ / "none.txt").string()}, "none.txt': No such file");
+  ExpectRefused({"compare", "-f", folder_.string()}, "is a directory");
+  ExpectRefused({"compare", "-f", WriteFile("empty.txt", "")}, "is empty");
+}
+
+TEST_F(CliTest, Models) {
+  ExpectRefused({"compare", "-m", (folder_ / "none.gguf").string()}, "none.gguf': No such file");
+  ExpectRefused({"compare", "-m", WriteFile("text.gguf", "no model at all")}, "not a GGUF model");
+  const std::string model = ReadBytes(CONDENSE_TEST_MODEL);
+  ASSERT_GT(model.size(), 90000000u);
+  ExpectRefused({"compare", "-m", WriteFile("cut.gguf", model.substr(0, model.size() - 1000))},
+                "is truncated: tensor");
+  ExpectRefused({"info", "-m", WriteFile("head.gguf", model.substr(0, 5000))}, "truncated");
+}
+
+TEST_F(CliTest, LengthsAndMemory) {
+  const Outcome too_long = Run({"compare", "-c", "1024"});
+  EXPECT_EQ(too_long.code, 2);
+  EXPECT_THAT(too_long.err, HasSubstr("7,511 tokens"));
+  EXPECT_THAT(too_long.err, HasSubstr("the context takes 1,024"));
+  ExpectRefused({"compare", "--prompt-tokens", "9000"}, "more than the 7,639 tokens");
+  ExpectRefused({"compare", "--offset", "7639"}, "leaves nothing");
+  const Outcome too_big = Run({"compare", "-c", "2000000000"});
+  EXPECT_EQ(too_big.code, 2);
+  EXPECT_THAT(too_big.err, HasSubstr("does not fit in memory"));
+  EXPECT_THAT(too_big.err, HasSubstr("46080000000000 bytes"));
+}
+
+TEST_F(CliTest, Policies) {
+  ExpectRefused({"compare", "--policy", "quset"}, "quest");
+  ExpectRefused({"run", "-p", "hi", "--policy", "mean:blokcs=8"}, "blocks");
+  ExpectRefused({"env", "--policy", "nothing:at=all"}, "nothing");
+  const Outcome list = Run({"policies"});
+  EXPECT_EQ(list.code, 0) << list.err;
+  for (const char* name : {"dense", "mean", "quest", "window", "random"})
+    EXPECT_THAT(list.out, HasSubstr(name));
+  const Outcome json = Run({"policies", "--json"});
+  EXPECT_EQ(json.code, 0);
+  EXPECT_EQ(json.out.front(), '[');
+}
+
+TEST_F(CliTest, EnvironmentForOtherPrograms) {
+  const Outcome env = Run({"env", "--policy", "mean:blocks=8"});
+  EXPECT_EQ(env.code, 0) << env.err;
+  EXPECT_THAT(env.out, HasSubstr("export GGML_BACKEND_PATH='/"));
+  EXPECT_THAT(env.out, HasSubstr("export CONDENSE_POLICY='mean"));
+  EXPECT_THAT(Run({"env"}).out, Not(HasSubstr("CONDENSE_POLICY")));
+}
+
+TEST_F(CliTest, MissingPlugin) {
+  setenv("CONDENSE_PLUGIN", "/nonexistent.so", 1);
+  const Outcome outcome = Run({"policies"});
+  unsetenv("CONDENSE_PLUGIN");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("/nonexistent.so"));
+}
+
+TEST_F(CliTest, RecordsThatCannotBeWritten) {
+  ExpectRefused({"compare", "--records", "/nonexistent/r.jsonl"}, "/nonexistent/r.jsonl");
+  ExpectRefused({"compare", "--report", "/nonexistent/r.html"}, "/nonexistent/r.html");
+}
+
+}  // namespace
+}  // namespace condense

@@ -1,0 +1,17 @@
+// The subcommands. Each prints what it has to say and returns the command's exit code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/arguments.h"
+
+namespace condense {
+
+int CompareCommand(const CompareFlags& flags, const std::vector<std::string>& argv);
+int RunCommand(const RunFlags& flags);
+int EnvCommand(const std::string& policy);
+int PoliciesCommand(bool json);
+int InfoCommand(const DecodeFlags& flags);
+
+}  // namespace condense

@@ -1,0 +1,346 @@
+// `condense compare`: flags to a comparison, its rows to the table, the records and the report.
+#include <condense_version.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+
+#include "app/commands.h"
+#include "app/exit_code.h"
+#include "app/machine.h"
+#include "app/output.h"
+#include "app/prompt.h"
+#include "app/session_setup.h"
+#include "app/table.h"
+#include "decode/sha256.h"
+#include "decode/stop.h"
+#include "lab/compare.h"
+#include "report/report.h"
+
+namespace condense {
+namespace {
+
+// S = 97, 193, 385 and 769 rows of arXiv 2602.06317, table 1, and Quest at the reference size.
+constexpr const char* kDefaultPolicies[] = {"mean:blocks=2", "mean:blocks=8", "mean:blocks=20",
+                                            "mean:blocks=44", "quest:blocks=8"};
+
+// A failure with the exit code that tells what kind it is.
+struct Failure {
+  ExitCode code;
+  std::string message;
+};
+
+int Fail(const Failure& failure) {
+  PrintError(failure.message);
+  return failure.code;
+}
+
+// Canonical spellings, without the rows that are always there and without repetitions.
+Result<std::vector<std::string>> CanonicalPolicies(const Plugin& plugin,
+                                                   std::vector<std::string> specs) {
+  if (specs.empty()) specs.assign(std::begin(kDefaultPolicies), std::end(kDefaultPolicies));
+  const Result<std::string> control = plugin.SetPolicy(kControlSpec);
+  if (!control.ok()) return Error{control.error()};
+  std::vector<std::string> canonical;
+  for (const std::string& spec : specs) {
+    const Result<std::string> policy = plugin.SetPolicy(spec);
+    if (!policy.ok()) return Error{policy.error()};
+    if (policy.value() == "dense" || policy.value() == control.value()) continue;
+    if (std::find(canonical.begin(), canonical.end(), policy.value()) == canonical.end()) {
+      canonical.push_back(policy.value());
+    }
+  }
+  return canonical;
+}
+
+// Where the records go: the file asked for, or a temporary one for the report.
+struct RecordsFile {
+  std::string path;
+  bool temporary = false;
+  ~RecordsFile() {
+    if (temporary) std::remove(path.c_str());
+  }
+};
+
+std::string TemporaryPath() {
+  std::string path = (std::filesystem::temp_directory_path() / "condense-records-XXXXXX").string();
+  const int file = mkstemp(path.data());
+  if (file >= 0) close(file);
+  return path;
+}
+
+std::string Legend(const std::vector<CompareRow>& rows, int n_generate) {
+  const bool has_text = rows[0].teachers.size() > 1;
+  const bool timed = rows[0].teachers[0].speed.n_pairs > 0;
+  const int n = n_generate - 1;
+  std::string text = fmt::format(
+      "\nread   bytes of K, V and summaries read, of dense's\n"
+      "T_div  first of {} sparse decisions whose token differs from dense (>{}: none)\n"
+      "T_sig  the same, counting only where dense led by 0.25 logits or more\n"
+      "match  same greedy token as dense on dense's own continuation, n = {}\n"
+      "KL, ΔPPL, mass   against dense on {}, n = {}; mass: attention left out\n",
+      n, n, n, has_text ? "the text's own next tokens" : "its own continuation", n);
+  if (timed) {
+    text += fmt::format("speed  tokens a second over dense, median of {} interleaved pairs\n",
+                        rows[0].teachers[0].speed.n_pairs);
+  }
+  text += "control is dense attention summed in another order: the noise floor of this model\n";
+  for (const CompareRow& row : rows) {
+    const PolicyRecord& record = row.teachers[0];
+    if (record.policy == "dense" || record.policy == "control") continue;
+    uint64_t n_fallback = 0;
+    std::string reasons;
+    for (const auto& [reason, count] : record.fallbacks) {
+      n_fallback += count;
+      reasons += fmt::format("{}{} {}", reasons.empty() ? "" : ", ", FormatCount(count), reason);
+    }
+    if (n_fallback > 0) {
+      text += fmt::format("{}: {} of {} layer steps fell back to dense ({})\n", record.policy,
+                          FormatCount(n_fallback), FormatCount(n_fallback + record.sparse_steps),
+                          reasons);
+    }
+  }
+  return text;
+}
+
+// Everything that must be right before work begins. The model outlives the session.
+struct Setup {
+  SourceText text;
+  ModelFile file;
+  std::optional<Plugin> plugin;
+  std::vector<std::string> policies;
+  std::unique_ptr<Model> model;
+  CutText prompt;
+  int n_context = 0;
+  std::unique_ptr<Session> session;
+};
+
+std::optional<Failure> CutPrompt(const CompareFlags& flags, Setup& setup) {
+  const Model& model = *setup.model;
+  TextCut cut;
+  cut.offset = flags.offset;
+  cut.prompt_tokens = flags.prompt_tokens;
+  cut.n_generate = flags.n_generate;
+  cut.n_positions = model.n_positions();
+  cut.n_context = flags.decode.n_context;
+  cut.add_bos = model.add_bos();
+  cut.bos = model.bos();
+  Result<CutText> prompt = CutTokens(model.Tokenise(setup.text.bytes), cut);
+  if (!prompt.ok()) return Failure{kExitUsage, prompt.error()};
+  setup.prompt = std::move(prompt.value());
+  setup.n_context =
+      ContextFor(flags.decode, static_cast<int64_t>(setup.prompt.prompt.size()) + flags.n_generate);
+  // The dense logits of every teacher stay until the end.
+  const uint64_t n_teachers = setup.prompt.continuation.empty() ? 1 : 2;
+  const uint64_t logits_bytes = 4 * n_teachers * model.n_vocab() * flags.n_generate;
+  const Status fits = CheckMemory(setup.file, flags.decode, setup.n_context, logits_bytes);
+  if (!fits.ok()) return Failure{kExitUsage, fits.error()};
+  return std::nullopt;
+}
+
+std::optional<Failure> SetUp(const CompareFlags& flags, Setup& setup) {
+  if (flags.n_generate < 2) {
+    return Failure{kExitUsage, fmt::format("-n {} leaves no decision to compare: the prefill makes "
+                                           "the first token, so give 2 or more",
+                                           flags.n_generate)};
+  }
+  Result<SourceText> text = FindText(flags.decode);
+  if (!text.ok()) return Failure{kExitUsage, text.error()};
+  setup.text = std::move(text.value());
+  Result<ModelFile> file = FindModel(flags.decode);
+  if (!file.ok()) return Failure{kExitUsage, file.error()};
+  setup.file = std::move(file.value());
+  const Result<Plugin> plugin = LoadPlugin();
+  if (!plugin.ok()) return Failure{kExitFailed, plugin.error()};
+  setup.plugin = plugin.value();
+  Result<std::vector<std::string>> policies = CanonicalPolicies(*setup.plugin, flags.policies);
+  if (!policies.ok()) return Failure{kExitUsage, policies.error()};
+  setup.policies = std::move(policies.value());
+  if (flags.decode.n_context > 0) {
+    const Status fits = CheckMemory(setup.file, flags.decode, flags.decode.n_context, 0);
+    if (!fits.ok()) return Failure{kExitUsage, fits.error()};
+  }
+  Result<std::unique_ptr<Model>> model = Model::Load(setup.file.path);
+  if (!model.ok()) return Failure{kExitFailed, model.error()};
+  setup.model = std::move(model.value());
+  return CutPrompt(flags, setup);
+}
+
+std::optional<Failure> CheckReportPath(const std::string& path) {
+  const bool existed = std::filesystem::exists(path);
+  std::FILE* probe = std::fopen(path.c_str(), "a");
+  if (!probe) {
+    return Failure{kExitUsage,
+                   fmt::format("cannot write the report '{}': {}", path, std::strerror(errno))};
+  }
+  std::fclose(probe);
+  if (!existed) std::remove(path.c_str());
+  return std::nullopt;
+}
+
+RunRecord DescribeRun(const CompareFlags& flags, const std::vector<std::string>& argv,
+                      const Setup& setup) {
+  const ModelFile& file = setup.file;
+  const Model& model = *setup.model;
+  RunRecord run;
+  run.program = "condense compare";
+  run.version = CONDENSE_VERSION;
+  run.commit = CONDENSE_COMMIT;
+  run.llama_cpp_commit = CONDENSE_LLAMA_CPP_COMMIT;
+  run.ggml_version = CONDENSE_GGML_VERSION;
+  run.compiler =
+      fmt::format("{}{}{}", CONDENSE_COMPILER, *CONDENSE_FLAGS ? " " : "", CONDENSE_FLAGS);
+  run.instruction_set = setup.plugin->InstructionSet();
+  run.cpu = CpuName();
+  run.threads = ThreadsOf(flags.decode);
+  run.model = std::filesystem::path(file.path).filename().string();
+  run.model_desc = model.Description();
+  run.n_layers = model.n_layers();
+  run.n_query_heads = model.n_query_heads();
+  run.n_kv_heads = model.n_kv_heads();
+  run.head_dim = file.k_head_dim;
+  run.kv_type_k = flags.decode.k_type;
+  run.kv_type_v = flags.decode.v_type;
+  run.kv_bytes_per_token = file.KvBytesPerToken(flags.decode.k_type, flags.decode.v_type).value();
+  run.context = setup.session->n_context();
+  run.offset = static_cast<int>(flags.offset);
+  run.n_generate = flags.n_generate;
+  run.time_utc = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  run.text_source = setup.text.source;
+  run.text_sha256 = TextSha256(setup.text.bytes);
+  run.n_prompt = static_cast<int>(setup.prompt.prompt.size());
+  run.argv = argv;
+  return run;
+}
+
+void PrintHead(const CompareFlags& flags, const Setup& setup, const RunRecord& run) {
+  fmt::print(
+      "{} · {} tokens of {}{}{}\n", run.model, FormatCount(run.n_prompt), run.text_source,
+      flags.offset > 0 ? fmt::format(" from token {}", flags.offset) : "",
+      setup.prompt.held_back
+          ? fmt::format(", its last {} held back as the text's continuation", flags.n_generate)
+          : "");
+  fmt::print("{} threads · {} · KV {}/{}, {} a token\n", run.threads, run.instruction_set,
+             run.kv_type_k, run.kv_type_v, FormatBytes(run.kv_bytes_per_token));
+  std::fflush(stdout);
+}
+
+// Writes one finished row, its policy lines first.
+Status WriteRow(RecordWriter& writer, const RunRecord& run, const CompareRow& row) {
+  for (PolicyRecord record : row.teachers) {
+    record.model = run.model;
+    record.model_sha256 = run.model_sha256;
+    const Status status = writer.Write(record);
+    if (!status.ok()) return status;
+  }
+  for (const LayerRecord& record : row.layers) {
+    const Status status = writer.Write(record);
+    if (!status.ok()) return status;
+  }
+  for (const StepRecord& record : row.steps) {
+    const Status status = writer.Write(record);
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+// Runs the comparison; `rows` holds what was finished, whatever the status.
+Status RunComparison(const CompareFlags& flags, const Setup& setup, const RunRecord& run,
+                     RecordWriter* writer, std::vector<CompareRow>& rows) {
+  CompareSpec spec;
+  spec.prompt = setup.prompt.prompt;
+  spec.text_continuation = setup.prompt.continuation;
+  spec.n_generate = flags.n_generate;
+  spec.policies = setup.policies;
+  spec.n_speed_pairs = flags.speed_pairs;
+
+  Progress progress;
+  CompareEvents events;
+  bool stepping = false;
+  events.on_prefill = [&](int n_done, int n_total) {
+    progress.Update("dense prefill", n_done, n_total);
+  };
+  events.on_prompt = [&](const PromptRecord& record) {
+    progress.Clear();
+    fmt::print("dense prefill {:.1f} s, {:.0f} tokens a second\n\n", record.prefill_seconds,
+               record.n_prompt / record.prefill_seconds);
+    std::fflush(stdout);
+    return writer ? writer->Write(record) : Status();
+  };
+  events.on_steps = [&](const std::string& row, int64_t n_done, int64_t n_total) {
+    if (!stepping) progress.Stage();
+    stepping = true;
+    progress.Update(row, n_done, n_total);
+  };
+  events.on_row = [&](const CompareRow& row) {
+    if (!row.warning.empty()) {
+      progress.Clear();
+      PrintWarning(row.warning);
+    }
+    rows.push_back(row);
+    return writer ? WriteRow(*writer, run, row) : Status();
+  };
+  return Compare(*setup.session, *setup.plugin, spec, events);
+}
+
+}  // namespace
+
+int CompareCommand(const CompareFlags& flags, const std::vector<std::string>& argv) {
+  Setup setup;
+  if (const auto failure = SetUp(flags, setup)) return Fail(*failure);
+  RecordsFile records_file{flags.records, false};
+  if (records_file.path.empty() && !flags.report.empty()) records_file = {TemporaryPath(), true};
+  std::optional<RecordWriter> writer;
+  if (!records_file.path.empty()) {
+    Result<RecordWriter> created = RecordWriter::Create(records_file.path);
+    if (!created.ok()) return Fail({kExitUsage, created.error()});
+    writer = std::move(created.value());
+  }
+  if (!flags.report.empty()) {
+    if (const auto failure = CheckReportPath(flags.report)) return Fail(*failure);
+  }
+  Result<std::unique_ptr<Session>> session =
+      OpenSession(*setup.model, *setup.plugin, flags.decode, setup.n_context);
+  if (!session.ok()) return Fail({kExitFailed, session.error()});
+  setup.session = std::move(session.value());
+
+  RunRecord run = DescribeRun(flags, argv, setup);
+  PrintHead(flags, setup, run);
+  if (writer) {
+    const Result<std::string> sha256 = FileSha256(setup.file.path);
+    if (!sha256.ok()) return Fail({kExitFailed, sha256.error()});
+    run.model_sha256 = sha256.value();
+    const Status written = writer->Write(run);
+    if (!written.ok()) return Fail({kExitFailed, written.error()});
+  }
+
+  std::vector<CompareRow> rows;
+  const Status status = RunComparison(flags, setup, run, writer ? &*writer : nullptr, rows);
+  if (!rows.empty()) {
+    fmt::print("{}", CompareTable(rows, flags.n_generate, OutputWidth()));
+    fmt::print("{}", Legend(rows, flags.n_generate));
+    std::fflush(stdout);
+  }
+  int code = kExitOk;
+  if (!status.ok()) {
+    code = Fail({kExitFailed, StopRequested()
+                                  ? fmt::format("stopped; {} finished rows kept", rows.size())
+                                  : status.error()});
+  }
+  if (!flags.records.empty()) fmt::print("records: {}\n", flags.records);
+  if (!flags.report.empty() && !rows.empty()) {
+    const Status written = WriteReport({records_file.path}, flags.report);
+    if (!written.ok()) return Fail({kExitFailed, written.error()});
+    fmt::print("report: {}\n", flags.report);
+  }
+  return code;
+}
+
+}  // namespace condense

@@ -1,0 +1,201 @@
+// `condense compare` and `condense run` whole, on the default model with the plug-in: what the
+// records must say whatever the machine, that rows do not depend on their order, and what a stop
+// leaves behind.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "app/process.h"
+
+namespace condense {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class CompareTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ =
+        (fs::temp_directory_path() / ("condense_compare_" + std::to_string(getpid()))).string();
+    fs::create_directories(folder_);
+    setenv("CONDENSE_MODEL", CONDENSE_TEST_MODEL, 1);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // One thread: a busy machine makes teams of threads wait for each other.
+  Process Start(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), CONDENSE_BINARY);
+    arguments.insert(arguments.end(), {"-t", "1"});
+    return Process(arguments, folder_);
+  }
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+
+  static std::vector<json> Records(const std::string& path) {
+    std::vector<json> records;
+    std::istringstream lines(ReadBytes(path));
+    for (std::string line; std::getline(lines, line);) records.push_back(json::parse(line));
+    return records;
+  }
+  // Policy records by "policy/teacher", without what a clock says.
+  static std::map<std::string, json> Rows(const std::vector<json>& records) {
+    std::map<std::string, json> rows;
+    for (json record : records) {
+      if (record["record"] != "policy") continue;
+      for (const char* timed : {"sparse_tokens_per_second", "dense_tokens_per_second",
+                                "speed_ratio_median", "speed_ratio_low", "speed_ratio_high"}) {
+        record.erase(timed);
+      }
+      rows[record["policy"].get<std::string>() + "/" + record["teacher"].get<std::string>()] =
+          record;
+    }
+    return rows;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(CompareTest, RecordsHoldTheirContract) {
+  const Outcome outcome = Start({"compare", "--prompt-tokens", "700", "-n", "9", "--speed-pairs",
+                                 "1", "--policy", "mean:blocks=4", "--policy", "quest:blocks=1000",
+                                 "--records", Path("r.jsonl"), "--report", Path("r.html")})
+                              .Wait();
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("mean:blocks=4"));
+  EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << "colour codes in a file";
+  const std::vector<json> records = Records(Path("r.jsonl"));
+  ASSERT_GT(records.size(), 10u);
+  EXPECT_EQ(records[0]["record"], "run");
+  EXPECT_EQ(records[0]["n_prompt"], 700);
+  EXPECT_EQ(records[0]["kv_bytes_per_token"], 23040);
+  EXPECT_EQ(records[0]["model_sha256"].get<std::string>().size(), 64u);
+  EXPECT_EQ(records[1]["record"], "prompt");
+  EXPECT_EQ(records[1]["dense_tokens"].size(), 9u);
+  const auto rows = Rows(records);
+  ASSERT_EQ(rows.size(), 8u) << "dense, control and two policies under two teachers";
+
+  for (const char* teacher : {"greedy", "text"}) {
+    const json& dense = rows.at(std::string("dense/") + teacher);
+    EXPECT_TRUE(dense["t_div"].is_null());
+    EXPECT_EQ(dense["tf_match"], 1.0);
+    EXPECT_EQ(dense["kl_max"], 0.0);
+    EXPECT_EQ(dense["ppl_ratio"], 1.0);
+    EXPECT_EQ(dense["kv_read_share"], 1.0);
+    EXPECT_EQ(dense["n_decisions"], 8);
+    EXPECT_EQ(dense["dense_steps"], 8 * 30);
+
+    const json& sparse = rows.at(std::string("mean:blocks=4/") + teacher);
+    EXPECT_EQ(sparse["sparse_steps"], 8 * 30) << "every layer of every decision left rows out";
+    EXPECT_TRUE(sparse["fallbacks"].empty());
+    EXPECT_LT(sparse["kv_read_share"], 0.3);
+    EXPECT_GT(sparse["kv_read_share"], 0.1);
+    // Anchor, window and four blocks; the blocks that anchor and window cut may be read as well.
+    EXPECT_LE(sparse["unique_rows_per_kv_head"], 1 + 64 + 5 * 16);
+    EXPECT_GE(sparse["unique_rows_per_kv_head"], 1 + 64 + 3 * 16);
+    EXPECT_GT(sparse["omitted_mass_mean"], 0.0);
+    EXPECT_LT(sparse["omitted_mass_max"], 1.0);
+    EXPECT_GT(sparse["kl_mean"], 0.0);
+    EXPECT_EQ(sparse["margin_cases"]["held_different"], 0) << "the margin condition is sufficient";
+
+    // A budget that covers everything is dense, bit for bit.
+    const json& full = rows.at(std::string("quest:blocks=1000/") + teacher);
+    EXPECT_EQ(full["kl_max"], 0.0);
+    EXPECT_TRUE(full["t_div"].is_null());
+    EXPECT_EQ(full["fallbacks"]["short"], 8 * 30);
+  }
+  int n_layers = 0, n_steps = 0;
+  for (const json& record : records) {
+    EXPECT_EQ(record["schema"], 1);
+    n_layers += record["record"] == "layer";
+    n_steps += record["record"] == "step";
+  }
+  EXPECT_EQ(n_layers, 8 * 30);
+  EXPECT_EQ(n_steps, 8 * 8);
+  EXPECT_THAT(ReadBytes(Path("r.html")), HasSubstr("mean:blocks=4"));
+}
+
+TEST_F(CompareTest, RowsDoNotDependOnTheirOrder) {
+  const std::vector<std::string> common = {
+      "compare", "--prompt-tokens", "600", "--offset", "300", "-n", "7", "--speed-pairs", "0"};
+  const auto run = [&](const std::string& name, std::vector<std::string> policies) {
+    std::vector<std::string> arguments = common;
+    for (const std::string& policy : policies) {
+      arguments.push_back("--policy");
+      arguments.push_back(policy);
+    }
+    arguments.push_back("--records");
+    arguments.push_back(Path(name));
+    const Outcome outcome = Start(arguments).Wait();
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Rows(Records(Path(name)));
+  };
+  const auto forward = run("a.jsonl", {"mean:blocks=4,reuse=4", "window", "random:blocks=4"});
+  const auto backward = run("b.jsonl", {"random:blocks=4", "window", "mean:blocks=4,reuse=4"});
+  ASSERT_EQ(forward.size(), 10u);
+  EXPECT_EQ(forward, backward);
+}
+
+TEST_F(CompareTest, StopKeepsFinishedRows) {
+  const Process process = Start({"compare", "--prompt-tokens", "600", "-n", "100", "--records",
+                                 Path("r.jsonl"), "--report", Path("r.html")});
+  // Until the control row is on disk.
+  for (int i = 0;
+       i < 2400 && ReadBytes(Path("r.jsonl")).find("\"policy\":\"control\"") == std::string::npos;
+       ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  process.Signal(SIGINT);
+  const Outcome outcome = process.Wait();
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("finished rows kept"));
+  EXPECT_THAT(outcome.out, HasSubstr("control"));
+  const auto rows = Rows(Records(Path("r.jsonl")));
+  EXPECT_TRUE(rows.contains("dense/greedy"));
+  EXPECT_TRUE(rows.contains("control/text"));
+  EXPECT_LT(rows.size(), 14u);
+  EXPECT_THAT(ReadBytes(Path("r.html")), HasSubstr("control"));
+}
+
+TEST_F(CompareTest, RunIsGreedyAndRepeatable) {
+  const std::vector<std::string> arguments = {"run",
+                                              "-f",
+                                              "/usr/share/common-licenses/GPL-2",
+                                              "-p",
+                                              "Who wrote this?",
+                                              "-n",
+                                              "12",
+                                              "--policy",
+                                              "mean:blocks=8"};
+  const Outcome first = Start(arguments).Wait(), second = Start(arguments).Wait();
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(first.out, second.out);
+  EXPECT_GT(first.out.size(), 5u);
+  EXPECT_THAT(first.err, HasSubstr("temperature 0"));
+  EXPECT_THAT(first.err, HasSubstr("KV read "));
+  EXPECT_THAT(first.err, HasSubstr("fallbacks: none"));
+}
+
+TEST_F(CompareTest, RunSamplesBySeed) {
+  const auto text = [&](const char* seed) {
+    return Start(
+               {"run", "--raw", "-p", "The licence says", "-n", "16", "--temp", "1.5", "-s", seed})
+        .Wait()
+        .out;
+  };
+  const std::string one = text("1");
+  EXPECT_EQ(one, text("1"));
+  EXPECT_NE(one, text("2"));
+}
+
+}  // namespace
+}  // namespace condense

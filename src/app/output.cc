@@ -1,0 +1,87 @@
+#include "app/output.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "decode/log.h"
+
+namespace condense {
+namespace {
+
+constexpr double kQuietSeconds = 2;
+constexpr double kTerminalSeconds = 0.1, kPipeSeconds = 10;
+
+}  // namespace
+
+Progress::Progress() : terminal_(isatty(STDERR_FILENO)) { Stage(); }
+Progress::~Progress() { Clear(); }
+
+void Progress::Stage() { stage_start_ = last_shown_ = Clock::now(); }
+
+void Progress::Update(const std::string& label, int64_t n_done, int64_t n_total) {
+  const Clock::time_point now = Clock::now();
+  const double elapsed = std::chrono::duration<double>(now - stage_start_).count();
+  const double since = std::chrono::duration<double>(now - last_shown_).count();
+  if (elapsed < kQuietSeconds || n_done <= 0 || n_total <= 0) return;
+  if (since < (terminal_ ? kTerminalSeconds : kPipeSeconds)) return;
+  last_shown_ = now;
+  const double left = elapsed * static_cast<double>(n_total - n_done) / static_cast<double>(n_done);
+  const std::string text = fmt::format("{:3.0f} %  about {} left  {}", 100.0 * n_done / n_total,
+                                       FormatDuration(left), label);
+  if (terminal_) {
+    std::fputs(fmt::format("\r{:<79.79}", text).c_str(), stderr);
+    shown_ = true;
+  } else {
+    std::fputs((text + "\n").c_str(), stderr);
+  }
+  std::fflush(stderr);
+}
+
+void Progress::Clear() {
+  if (!shown_) return;
+  std::fputs(fmt::format("\r{:79}\r", "").c_str(), stderr);
+  std::fflush(stderr);
+  shown_ = false;
+}
+
+void PrintError(std::string_view text) { fmt::print(stderr, "condense: {}\n", text); }
+void PrintWarning(std::string_view text) { fmt::print(stderr, "condense: warning: {}\n", text); }
+void PrintNote(std::string_view text) { fmt::print(stderr, "condense: {}\n", text); }
+
+void RouteHostLog(bool verbose) {
+  SetLogSink([verbose](LogLevel level, std::string_view text) {
+    if (verbose || level == LogLevel::kError) std::fwrite(text.data(), 1, text.size(), stderr);
+  });
+}
+
+int OutputWidth() {
+  if (winsize size = {}; ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    return size.ws_col;
+  if (const char* columns = std::getenv("COLUMNS")) {
+    const int width = std::atoi(columns);
+    if (width > 0) return std::clamp(width, 40, 1000);
+  }
+  return 80;
+}
+
+std::string FormatDuration(double seconds) {
+  const auto total = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
+  if (total < 3600) return fmt::format("{}:{:02}", total / 60, total % 60);
+  return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
+}
+
+std::string FormatCount(int64_t n) {
+  std::string text = std::to_string(n);
+  const size_t first = n < 0 ? 1 : 0;
+  for (auto at = static_cast<int64_t>(text.size()) - 3; at > static_cast<int64_t>(first); at -= 3) {
+    text.insert(at, ",");
+  }
+  return text;
+}
+
+}  // namespace condense

@@ -1,0 +1,49 @@
+// What people see while they wait: progress on stderr, warnings, the host's log. A terminal gets
+// one line that is rewritten; a pipe or file gets plain lines, far between. Nothing shows in the
+// first two seconds.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace condense {
+
+class Progress {
+ public:
+  Progress();
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // `label`: what is being done. The estimate is of this stage: it begins when Stage is called.
+  void Stage();
+  void Update(const std::string& label, int64_t n_done, int64_t n_total);
+  // Takes the line away, so that other text can be written.
+  void Clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const bool terminal_;
+  bool shown_ = false;
+  Clock::time_point stage_start_, last_shown_;
+};
+
+void PrintError(std::string_view text);
+void PrintWarning(std::string_view text);
+void PrintNote(std::string_view text);
+
+// The host's log: errors always, all of it where `verbose`.
+void RouteHostLog(bool verbose);
+
+// Columns of the terminal on stdout; 80 where there is none, or COLUMNS says otherwise.
+int OutputWidth();
+
+// "1:05" or "2:03:10".
+std::string FormatDuration(double seconds);
+
+// "7,639"
+std::string FormatCount(int64_t n);
+
+}  // namespace condense

@@ -1,0 +1,86 @@
+#include "app/session_setup.h"
+
+#include <fmt/format.h>
+
+#include "app/machine.h"
+#include "app/output.h"
+#include "app/prompt.h"
+
+namespace condense {
+
+Result<ModelFile> FindModel(const DecodeFlags& flags) {
+  for (const std::string& type : {flags.k_type, flags.v_type}) {
+    const Status status = CheckCacheType(type);
+    if (!status.ok()) return Error{status.error()};
+  }
+  const std::string path = flags.model.empty() ? DefaultModelPath() : flags.model;
+  if (path.empty()) {
+    return Error{
+        "the default model is not there: `make run` fetches it; or name a GGUF file with -m"};
+  }
+  return ReadModelFile(path);
+}
+
+Result<SourceText> FindText(const DecodeFlags& flags) {
+  SourceText text;
+  if (flags.prompt) {
+    text = {*flags.prompt, "-p"};
+    if (text.bytes.empty()) return Error{"the prompt is empty: give a text behind -p"};
+  } else {
+    text.source = flags.file.empty() ? DefaultTextPath() : flags.file;
+    if (text.source.empty()) return Error{"this system has no default text: name one with -f FILE"};
+    Result<std::string> bytes = ReadText(text.source);
+    if (!bytes.ok()) return Error{bytes.error()};
+    text.bytes = std::move(bytes.value());
+  }
+  if (!IsUtf8(text.bytes)) {
+    PrintNote(fmt::format("text '{}' is not UTF-8: its bytes go to the tokenizer as they are",
+                          text.source));
+  }
+  return text;
+}
+
+Result<Plugin> LoadPlugin() {
+  const Result<std::string> path = Plugin::FindPath();
+  if (!path.ok()) return Error{path.error()};
+  return Plugin::Load(path.value());
+}
+
+Status CheckMemory(const ModelFile& model, const DecodeFlags& flags, int64_t n_context,
+                   uint64_t extra_bytes) {
+  const uint64_t available = AvailableMemory();
+  const Result<uint64_t> per_token = model.KvBytesPerToken(flags.k_type, flags.v_type);
+  if (!per_token.ok()) return Error{per_token.error()};
+  const uint64_t cache = per_token.value() * static_cast<uint64_t>(n_context);
+  if (available > 0 && cache + extra_bytes > available) {
+    return Error{fmt::format(
+        "a context of {} tokens does not fit in memory: its KV cache takes {} ({} a token){}, and "
+        "{} "
+        "are free ({} bytes of {}): pass a smaller -c, a shorter prompt, or -ctk q8_0 -ctv q8_0",
+        FormatCount(n_context), FormatBytes(cache), FormatBytes(per_token.value()),
+        extra_bytes > 0 ? fmt::format(", the logits kept {}", FormatBytes(extra_bytes)) : "",
+        FormatBytes(available), cache + extra_bytes, available)};
+  }
+  return Status();
+}
+
+int ThreadsOf(const DecodeFlags& flags) {
+  return flags.n_threads > 0 ? flags.n_threads : PhysicalCores();
+}
+
+int ContextFor(const DecodeFlags& flags, int64_t n_needed) {
+  return flags.n_context > 0 ? flags.n_context : static_cast<int>(n_needed);
+}
+
+Result<std::unique_ptr<Session>> OpenSession(const Model& model, const Plugin& plugin,
+                                             const DecodeFlags& flags, int n_context) {
+  SessionOptions options;
+  options.n_context = n_context;
+  options.n_threads = ThreadsOf(flags);
+  options.k_type = flags.k_type;
+  options.v_type = flags.v_type;
+  options.api = plugin.api();
+  return Session::Open(model, options);
+}
+
+}  // namespace condense

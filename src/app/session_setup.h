@@ -1,0 +1,40 @@
+// The way from flags to a session, with every error that can be told before work begins told first.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "app/arguments.h"
+#include "app/exit_code.h"
+#include "base/result.h"
+#include "decode/model.h"
+#include "decode/model_file.h"
+#include "decode/plugin.h"
+#include "decode/session.h"
+
+namespace condense {
+
+// Checks the file and the cache types; an empty path is the default model.
+Result<ModelFile> FindModel(const DecodeFlags& flags);
+
+// The text of -f or -p, or the default text.
+struct SourceText {
+  std::string bytes, source;  // source: the path, or "-p"
+};
+Result<SourceText> FindText(const DecodeFlags& flags);
+
+Result<Plugin> LoadPlugin();
+
+// Whether a cache of `n_context` rows, and `extra_bytes` beside it, fit the memory that is free.
+Status CheckMemory(const ModelFile& model, const DecodeFlags& flags, int64_t n_context,
+                   uint64_t extra_bytes);
+
+int ThreadsOf(const DecodeFlags& flags);
+
+// Rows of the cache for a run of `n_needed` tokens.
+int ContextFor(const DecodeFlags& flags, int64_t n_needed);
+
+Result<std::unique_ptr<Session>> OpenSession(const Model& model, const Plugin& plugin,
+                                             const DecodeFlags& flags, int n_context);
+
+}  // namespace condense

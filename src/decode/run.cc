@@ -1,0 +1,44 @@
+#include "decode/run.h"
+
+#include <chrono>
+
+namespace condense {
+
+Result<std::vector<Token>> GreedyRun(Session& session, Token first_token, int n_decisions,
+                                     const OnDecision& on_decision) {
+  std::vector<Token> tokens;
+  Token token = first_token;
+  for (int decision = 1; decision <= n_decisions; ++decision) {
+    const Result<Logits> logits = session.Step(token);
+    if (!logits.ok()) return Error{logits.error()};
+    token = GreedyToken(logits.value());
+    tokens.push_back(token);
+    if (on_decision) on_decision(decision, logits.value());
+  }
+  return tokens;
+}
+
+Status TeacherForcedRun(Session& session, std::span<const Token> history,
+                        const OnDecision& on_decision) {
+  int decision = 0;
+  for (Token token : history) {
+    const Result<Logits> logits = session.Step(token);
+    if (!logits.ok()) return Error{logits.error()};
+    on_decision(++decision, logits.value());
+  }
+  return Status();
+}
+
+Result<double> TimedSteps(Session& session, std::span<const Token> tokens, int n_warm_up,
+                          int n_timed) {
+  CONDENSE_CHECK(!tokens.empty());
+  std::chrono::steady_clock::time_point start;
+  for (int i = 0; i < n_warm_up + n_timed; ++i) {
+    if (i == n_warm_up) start = std::chrono::steady_clock::now();
+    const Result<Logits> logits = session.Step(tokens[i % tokens.size()]);
+    if (!logits.ok()) return Error{logits.error()};
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace condense

@@ -1,0 +1,74 @@
+// One sequence of one model, decoded step by step: a prefill, then one-token steps with their
+// logits, and back to the end of the prefill as often as wanted. Flash attention is asked for
+// explicitly: with the host's "auto" the plug-in would never see a node. Sampling and policies are
+// the caller's.
+#pragma once
+
+#include <condense/condense.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "decode/model.h"
+
+struct llama_context;
+
+namespace condense {
+
+struct SessionOptions {
+  int n_context = 0;  // rows of the KV cache, rounded up to 256
+  int n_threads = 1;
+  std::string k_type = "f16", v_type = "f16";  // llama.cpp's spelling
+  // Told to forget after a restore that wrote the cache behind the graph's back. May be null.
+  const condense_api* api = nullptr;
+};
+
+// [n_vocab], valid until the next call of the session.
+using Logits = std::span<const float>;
+
+class Session {
+ public:
+  // `model` outlives the session.
+  static Result<std::unique_ptr<Session>> Open(const Model& model, const SessionOptions& options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Decodes `tokens` from an empty cache in batches and gives the logits after the last one; Rewind
+  // goes back to this state. `progress` may be empty. Fails where a stop was requested.
+  using Progress = std::function<void(int n_done, int n_total)>;
+  Result<Logits> Prefill(const std::vector<Token>& tokens, const Progress& progress);
+
+  // Feeds one token and gives the logits after it. Fails where a stop was requested, where the
+  // cache is full, and where the host's logits are not numbers.
+  Result<Logits> Step(Token token);
+
+  // The state at the end of the prefill again, bit for bit: later rows are removed, and models with
+  // recurrent state get their saved state back.
+  Status Rewind();
+
+  int position() const { return position_; }  // tokens in the cache
+  int n_context() const;
+  const Model& model() const { return model_; }
+
+ private:
+  Session(const Model& model, llama_context* context, const condense_api* api);
+  Status Decode(std::span<const Token> tokens);
+  Result<Logits> LastLogits() const;
+
+  const Model& model_;
+  llama_context* context_;
+  const condense_api* api_;
+  int position_ = 0, n_prefilled_ = 0;
+  std::vector<uint8_t> saved_state_;  // of models with recurrent state
+};
+
+// The greedy token: the largest logit, the lowest id among equals.
+Token GreedyToken(Logits logits);
+
+}  // namespace condense

@@ -1,0 +1,382 @@
+#include "lab/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "decode/run.h"
+#include "lab/observation.h"
+#include "metrics/logits.h"
+
+namespace condense {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A teacher: the history that is fed, the tokens it wants, and what dense attention makes of it.
+struct Teacher {
+  std::string name;
+  std::vector<Token> history;       // fed at decisions 1 …
+  std::vector<Token> targets;       // wanted at decisions 1 …
+  std::vector<float> dense_logits;  // [n_decisions, n_vocab]
+  std::vector<Token> dense_tokens;  // greedy on this history
+  std::vector<double> dense_margins;
+
+  Logits DenseLogits(int decision, int n_vocab) const {
+    return Logits(dense_logits).subspan(static_cast<size_t>(decision - 1) * n_vocab, n_vocab);
+  }
+  void Keep(Logits logits) {
+    dense_logits.insert(dense_logits.end(), logits.begin(), logits.end());
+    dense_tokens.push_back(GreedyToken(logits));
+    dense_margins.push_back(FindTopTwo(logits).margin);
+  }
+};
+
+class Comparison {
+ public:
+  Comparison(Session& session, const Plugin& plugin, const CompareSpec& spec,
+             const CompareEvents& events)
+      : session_(session),
+        plugin_(plugin),
+        spec_(spec),
+        events_(events),
+        n_decisions_(spec.n_generate - 1),
+        n_vocab_(session.model().n_vocab()) {
+    CONDENSE_CHECK(spec.n_generate >= 2 && !spec.prompt.empty());
+    has_text_ = spec.text_continuation.size() >= static_cast<size_t>(spec.n_generate);
+    const int64_t n_teachers = has_text_ ? 2 : 1;
+    const int64_t n_speed = int64_t{2} * spec.n_speed_pairs * (spec.speed_block_steps + 1);
+    const auto n_rows = static_cast<int64_t>(spec.policies.size()) + 1;
+    n_total_ =
+        n_decisions_ * n_teachers + n_speed + n_rows * (n_decisions_ * (1 + n_teachers) + n_speed);
+  }
+
+  Status Run() {
+    Status status = Prefill();
+    if (!status.ok()) return status;
+    status = DenseRow();
+    if (!status.ok()) return status;
+    status = PolicyRow("control", kControlSpec, /*sparse=*/false);
+    if (!status.ok()) return status;
+    for (const std::string& policy : spec_.policies) {
+      status = PolicyRow(policy, policy, /*sparse=*/policy.rfind("dense", 0) != 0);
+      if (!status.ok()) return status;
+    }
+    return Status();
+  }
+
+ private:
+  // Every run begins alike, whatever ran before it: the prefill's cache, no summaries, no counts.
+  Status Begin(const std::string& spec) {
+    const Result<std::string> policy = plugin_.SetPolicy(spec);
+    if (!policy.ok()) return Error{policy.error()};
+    const Status status = session_.Rewind();
+    plugin_.Forget();
+    plugin_.ResetCounters();
+    return status;
+  }
+
+  void StepDone(int n = 1) {
+    n_done_ += n;
+    if (events_.on_steps) events_.on_steps(row_, n_done_, n_total_);
+  }
+
+  Status Prefill() {
+    const Result<std::string> policy = plugin_.SetPolicy("dense");
+    if (!policy.ok()) return Error{policy.error()};
+    plugin_.ResetCounters();
+    const Clock::time_point start = Clock::now();
+    const Result<Logits> logits = session_.Prefill(spec_.prompt, events_.on_prefill);
+    if (!logits.ok()) return Error{logits.error()};
+    prompt_.prefill_seconds = SecondsSince(start);
+    const condense_counters counters = plugin_.Counters().process;
+    if (counters.nodes == 0) {
+      return Error{fmt::format(
+          "the plug-in is loaded but idle: it saw no attention of this model ({} declined "
+          "by shape or type). There is nothing to compare",
+          counters.declined)};
+    }
+    first_token_ = GreedyToken(logits.value());
+    prompt_.n_prompt = static_cast<int>(spec_.prompt.size());
+    prompt_.first_token = first_token_;
+    prompt_.first_token_text = session_.model().Pieces({first_token_})[0];
+    return Status();
+  }
+
+  Status DenseRow() {
+    row_ = "dense";
+    CompareRow row;
+    Teacher greedy;
+    greedy.name = "greedy";
+    Status status = Begin("dense");
+    if (!status.ok()) return status;
+    const Result<std::vector<Token>> tokens =
+        GreedyRun(session_, first_token_, n_decisions_, [&](int, Logits logits) {
+          greedy.Keep(logits);
+          StepDone();
+        });
+    if (!tokens.ok()) return Error{tokens.error()};
+    greedy.targets = tokens.value();
+    greedy.history = {first_token_};
+    greedy.history.insert(greedy.history.end(), tokens->begin(), tokens->end() - 1);
+    prompt_.dense_tokens = {first_token_};
+    prompt_.dense_tokens.insert(prompt_.dense_tokens.end(), tokens->begin(), tokens->end());
+    prompt_.dense_text = session_.model().Pieces(prompt_.dense_tokens);
+    status = events_.on_prompt(prompt_);
+    if (!status.ok()) return status;
+    status = AddDenseTeacher(std::move(greedy), row);
+    if (!status.ok()) return status;
+
+    if (has_text_) {
+      Teacher text;
+      text.name = "text";
+      text.history.assign(spec_.text_continuation.begin(),
+                          spec_.text_continuation.begin() + n_decisions_);
+      text.targets.assign(spec_.text_continuation.begin() + 1,
+                          spec_.text_continuation.begin() + spec_.n_generate);
+      status = Begin("dense");
+      if (!status.ok()) return status;
+      status = TeacherForcedRun(session_, text.history, [&](int, Logits logits) {
+        text.Keep(logits);
+        StepDone();
+      });
+      if (!status.ok()) return status;
+      status = AddDenseTeacher(std::move(text), row);
+      if (!status.ok()) return status;
+    }
+    const Result<SpeedRecord> speed = Speed("dense");
+    if (!speed.ok()) return Error{speed.error()};
+    for (PolicyRecord& record : row.teachers) record.speed = speed.value();
+    return events_.on_row(row);
+  }
+
+  // The dense row of one teacher: dense against itself, from the run that just ended.
+  Status AddDenseTeacher(Teacher teacher, CompareRow& row) {
+    const CounterSnapshot counters = plugin_.Counters();
+    const Status status = CheckCounters("dense", false, counters);
+    if (!status.ok()) return status;
+    std::vector<TeacherStep> steps;
+    for (int decision = 1; decision <= n_decisions_; ++decision) {
+      const Logits logits = teacher.DenseLogits(decision, n_vocab_);
+      steps.push_back(CompareStep(teacher, decision, logits));
+    }
+    AddRecords("dense", "dense", teacher, steps, counters, {}, row);
+    row.teachers.back().autonomous_tokens = {prompt_.dense_tokens.begin() + 1,
+                                             prompt_.dense_tokens.end()};
+    row.teachers.back().autonomous_text = {prompt_.dense_text.begin() + 1,
+                                           prompt_.dense_text.end()};
+    teachers_.push_back(std::move(teacher));
+    return Status();
+  }
+
+  Status PolicyRow(const std::string& name, const std::string& policy_spec, bool sparse) {
+    row_ = name;
+    CompareRow row;
+    Status status = Begin(policy_spec);
+    if (!status.ok()) return status;
+    const Result<std::vector<Token>> autonomous =
+        GreedyRun(session_, first_token_, n_decisions_, [&](int, Logits) { StepDone(); });
+    if (!autonomous.ok()) return Error{autonomous.error()};
+    status = CheckCounters(name, sparse, plugin_.Counters());
+    if (!status.ok()) return status;
+    const std::optional<int> t_div = FirstDifference(teachers_[0].targets, autonomous.value());
+
+    std::optional<int> t_sig, first_forced;
+    for (const Teacher& teacher : teachers_) {
+      status = Begin(policy_spec);
+      if (!status.ok()) return status;
+      std::vector<TeacherStep> steps;
+      std::map<int, ObservedMass::Layer> layers;
+      {
+        ObservedMass mass;
+        const ScopedObserver observer(plugin_, mass);
+        status = TeacherForcedRun(session_, teacher.history, [&](int decision, Logits logits) {
+          steps.push_back(CompareStep(teacher, decision, logits));
+          const ObservedMass::Decision omitted = mass.EndDecision();
+          steps.back().omitted_mass = omitted.mean;
+          steps.back().omitted_mass_max = omitted.max;
+          StepDone();
+        });
+        layers = mass.Layers();
+      }
+      if (!status.ok()) return status;
+      const CounterSnapshot counters = plugin_.Counters();
+      status = CheckCounters(name, sparse, counters);
+      if (!status.ok()) return status;
+      AddRecords(name, policy_spec, teacher, steps, counters, layers, row);
+      if (teacher.name == "greedy") {
+        std::vector<Token> tokens;
+        for (const TeacherStep& step : steps) tokens.push_back(step.token_sparse);
+        first_forced = FirstDifference(teacher.dense_tokens, tokens);
+        t_sig = FirstSignificantDifference(teacher.dense_tokens, tokens, teacher.dense_margins);
+      }
+    }
+    // Until they part both runs have the same history, so they must part at the same decision.
+    if (t_div != first_forced) {
+      row.warning = fmt::format(
+          "{}: the autonomous and the teacher-forced run part at unlike decisions "
+          "({} and {}): decoding is not repeatable on this machine",
+          name, t_div.value_or(0), first_forced.value_or(0));
+    }
+    const Result<SpeedRecord> speed = Speed(policy_spec);
+    if (!speed.ok()) return Error{speed.error()};
+    const std::vector<std::string> pieces = session_.model().Pieces(autonomous.value());
+    for (PolicyRecord& record : row.teachers) {
+      record.t_div = t_div;
+      record.t_sig = t_sig;
+      record.speed = speed.value();
+      record.autonomous_tokens = autonomous.value();
+      record.autonomous_text = pieces;
+    }
+    return events_.on_row(row);
+  }
+
+  TeacherStep CompareStep(const Teacher& teacher, int decision, Logits logits) const {
+    const Token target = teacher.targets[decision - 1];
+    const LogitComparison c =
+        CompareLogits(teacher.DenseLogits(decision, n_vocab_), logits, target);
+    return {.decision = decision,
+            .token_target = target,
+            .token_dense = c.dense.token,
+            .token_sparse = c.sparse.token,
+            .nll_dense = c.nll_dense,
+            .nll_sparse = c.nll_sparse,
+            .kl = c.kl,
+            .margin_dense = c.dense.margin,
+            .margin_sparse = c.sparse.margin,
+            .delta = c.delta};
+  }
+
+  void AddRecords(const std::string& name, const std::string& policy_spec, const Teacher& teacher,
+                  const std::vector<TeacherStep>& steps, const CounterSnapshot& counters,
+                  const std::map<int, ObservedMass::Layer>& layers, CompareRow& row) const {
+    const StepCounts& total = counters.total;
+    const double n_steps = static_cast<double>(std::max<uint64_t>(total.steps(), 1));
+    const double kv_heads = static_cast<double>(std::max<uint64_t>(counters.process.n_kv_heads, 1));
+    const double q_heads =
+        static_cast<double>(std::max<uint64_t>(counters.process.n_query_heads, 1));
+    PolicyRecord record;
+    record.policy = name;
+    record.spec = policy_spec;
+    record.teacher = teacher.name;
+    record.n_prompt = prompt_.n_prompt;
+    record.figures = SummariseTeacher(steps);
+    record.kv_read_share = total.ReadShare();
+    record.k_bytes = total.k_bytes;
+    record.v_bytes = total.v_bytes;
+    record.summary_bytes = total.summary_bytes;
+    record.dense_bytes = total.dense_bytes;
+    record.unique_rows_per_kv_head = static_cast<double>(total.unique_rows) / n_steps / kv_heads;
+    record.nominal_rows_per_query_head =
+        static_cast<double>(total.nominal_rows) / n_steps / q_heads;
+    record.visible_rows = static_cast<double>(total.visible_rows) / n_steps;
+    record.sparse_steps = total.sparse_steps;
+    record.dense_steps = total.dense_steps;
+    record.rebuilds = counters.process.rebuilds;
+    for (int reason = 0; reason < CONDENSE_FALLBACK_COUNT; ++reason) {
+      if (counters.process.fallbacks[reason] > 0) {
+        record.fallbacks[FallbackName(reason)] = counters.process.fallbacks[reason];
+      }
+    }
+    row.teachers.push_back(std::move(record));
+    for (const TeacherStep& step : steps) row.steps.push_back({name, teacher.name, step});
+    for (size_t layer = 0; layer < counters.layers.size(); ++layer) {
+      StepCounts counts;
+      counts.Add(counters.layers[layer]);
+      if (counts.steps() == 0) continue;  // no attention in this layer
+      LayerRecord out;
+      out.policy = name;
+      out.teacher = teacher.name;
+      out.layer = static_cast<int>(layer);
+      if (const auto seen = layers.find(static_cast<int>(layer)); seen != layers.end()) {
+        out.omitted_mass_mean = seen->second.mass_mean;
+        out.omitted_mass_max = seen->second.mass_max;
+        out.bound_mean = seen->second.bound_mean;
+      }
+      out.read_share = counts.ReadShare();
+      out.unique_rows =
+          static_cast<double>(counts.unique_rows) / static_cast<double>(counts.steps()) / kv_heads;
+      row.layers.push_back(std::move(out));
+    }
+  }
+
+  // Blocks of steps at the prefill's depth, dense and `policy_spec` in turn; the pair's order
+  // alternates, and each block starts with one untimed step, which takes the change of policy upon
+  // itself.
+  Result<SpeedRecord> Speed(const std::string& policy_spec) {
+    SpeedRecord record;
+    std::vector<double> dense, sparse, ratios;
+    for (int pair = 0; pair < spec_.n_speed_pairs; ++pair) {
+      double seconds[2] = {};
+      for (int turn = 0; turn < 2; ++turn) {
+        const int arm = (turn + pair) % 2;
+        const Status status = Begin(arm == 0 ? "dense" : policy_spec);
+        if (!status.ok()) return Error{status.error()};
+        const int n_steps = std::min(spec_.speed_block_steps, std::max(1, n_decisions_ - 1));
+        const Result<double> block = TimedSteps(session_, teachers_[0].history, 1, n_steps);
+        if (!block.ok()) return Error{block.error()};
+        seconds[arm] = block.value() / n_steps;
+        StepDone(spec_.speed_block_steps + 1);
+      }
+      dense.push_back(1 / seconds[0]);
+      sparse.push_back(1 / seconds[1]);
+      ratios.push_back(seconds[0] / seconds[1]);
+    }
+    record.n_pairs = spec_.n_speed_pairs;
+    record.dense_tokens_per_second = Quantile(dense, 0.5);
+    record.sparse_tokens_per_second = Quantile(sparse, 0.5);
+    record.ratio = QuartilesOf(ratios);
+    return record;
+  }
+
+  Session& session_;
+  const Plugin& plugin_;
+  const CompareSpec& spec_;
+  const CompareEvents& events_;
+  const int n_decisions_, n_vocab_;
+  bool has_text_ = false;
+  Token first_token_ = 0;
+  PromptRecord prompt_;
+  std::vector<Teacher> teachers_;
+  std::string row_;
+  int64_t n_done_ = 0, n_total_ = 0;
+};
+
+}  // namespace
+
+Status CheckCounters(const std::string& policy, bool sparse, const CounterSnapshot& counters) {
+  const StepCounts& total = counters.total;
+  if (total.steps() == 0) {
+    return Error{
+        fmt::format("{}: the plug-in computed no decode step: it is loaded but idle", policy)};
+  }
+  if (!sparse || total.sparse_steps > 0) return Status();
+  if (total.fallback_steps == 0) {
+    return Error{
+        fmt::format("{}: {} decode steps ran dense and none sparse: the policy was not in force",
+                    policy, total.dense_steps)};
+  }
+  const uint64_t allowed = counters.process.fallbacks[CONDENSE_FALLBACK_SHORT] +
+                           counters.process.fallbacks[CONDENSE_FALLBACK_LAYER];
+  if (allowed == total.fallback_steps) return Status();
+  std::string reasons;
+  for (int reason = 0; reason < CONDENSE_FALLBACK_COUNT; ++reason) {
+    if (const uint64_t n = counters.process.fallbacks[reason]) {
+      reasons += fmt::format("{}{} {}", reasons.empty() ? "" : ", ", FallbackName(reason), n);
+    }
+  }
+  return Error{fmt::format("{}: no step left rows out; {} fell back to dense attention ({})",
+                           policy, total.fallback_steps, reasons)};
+}
+
+Status Compare(Session& session, const Plugin& plugin, const CompareSpec& spec,
+               const CompareEvents& events) {
+  return Comparison(session, plugin, spec, events).Run();
+}
+
+}  // namespace condense

@@ -1,0 +1,78 @@
+#include "metrics/stats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/result.h"
+
+namespace condense {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+// The 97.5 % point of the standard normal distribution.
+constexpr double kZ95 = 1.959963984540054;
+
+double SortedQuantile(std::span<const double> sorted, double p) {
+  const double position = p * static_cast<double>(sorted.size() - 1);
+  const size_t below = static_cast<size_t>(position);
+  if (below + 1 >= sorted.size()) return sorted.back();
+  const double fraction = position - static_cast<double>(below);
+  return sorted[below] + fraction * (sorted[below + 1] - sorted[below]);
+}
+
+}  // namespace
+
+double Mean(std::span<const double> sample) {
+  if (sample.empty()) return kNaN;
+  double sum = 0;
+  for (double x : sample) sum += x;
+  return sum / static_cast<double>(sample.size());
+}
+
+double StandardError(std::span<const double> sample) {
+  if (sample.size() < 2) return kNaN;
+  const double mean = Mean(sample);
+  double squares = 0;
+  for (double x : sample) squares += (x - mean) * (x - mean);
+  const double n = static_cast<double>(sample.size());
+  return std::sqrt(squares / (n - 1) / n);
+}
+
+double Maximum(std::span<const double> sample) {
+  if (sample.empty()) return kNaN;
+  return *std::max_element(sample.begin(), sample.end());
+}
+
+double Quantile(std::span<const double> sample, double p) {
+  CONDENSE_CHECK(p >= 0 && p <= 1);
+  if (sample.empty()) return kNaN;
+  std::vector<double> sorted(sample.begin(), sample.end());
+  std::sort(sorted.begin(), sorted.end());
+  return SortedQuantile(sorted, p);
+}
+
+Quartiles QuartilesOf(std::span<const double> sample) {
+  if (sample.empty()) return {kNaN, kNaN, kNaN};
+  std::vector<double> sorted(sample.begin(), sample.end());
+  std::sort(sorted.begin(), sorted.end());
+  return {SortedQuantile(sorted, 0.25), SortedQuantile(sorted, 0.5), SortedQuantile(sorted, 0.75)};
+}
+
+Interval WilsonInterval(int64_t successes, int64_t n) {
+  CONDENSE_CHECK(successes >= 0 && successes <= n);
+  if (n == 0) return {0, 1};
+  const double total = static_cast<double>(n);
+  const double share = static_cast<double>(successes) / total;
+  const double z2 = kZ95 * kZ95;
+  const double centre = share + z2 / (2 * total);
+  const double half = kZ95 * std::sqrt(share * (1 - share) / total + z2 / (4 * total * total));
+  const double denominator = 1 + z2 / total;
+  // The ends are 0 and 1 exactly where the share is: rounding must not leave them beside it.
+  const double low = successes == 0 ? 0.0 : (centre - half) / denominator;
+  const double high = successes == n ? 1.0 : (centre + half) / denominator;
+  return {low, high};
+}
+
+}  // namespace condense

@@ -1,0 +1,35 @@
+// Summaries of samples: mean, standard error, quantiles, and Wilson's interval for a share.
+// Wilson: E. B. Wilson, JASA 22 (1927) 209. Quantiles interpolate linearly between order statistics
+// (Hyndman and Fan's type 7, as llama.cpp's perplexity tool). Pure functions of their arguments.
+// Every function of an empty sample gives NaN: a figure without data is no figure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace condense {
+
+struct Interval {
+  double low = 0, high = 0;
+};
+
+struct Quartiles {
+  double low = 0, median = 0, high = 0;  // 25 %, 50 %, 75 %
+};
+
+double Mean(std::span<const double> sample);
+
+// Standard error of the mean, sample deviation (n - 1) over sqrt(n). NaN below two values.
+double StandardError(std::span<const double> sample);
+
+double Maximum(std::span<const double> sample);
+
+// `p` in [0, 1]. The sample need not be sorted.
+double Quantile(std::span<const double> sample, double p);
+
+Quartiles QuartilesOf(std::span<const double> sample);
+
+// The 95 % score interval of `successes` among `n`; {0, 1} where n is 0.
+Interval WilsonInterval(int64_t successes, int64_t n);
+
+}  // namespace condense
