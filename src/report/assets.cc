@@ -1,0 +1,75 @@
+// The assembler lays the files in as they are (.incbin): no generated source, no size limit. The
+// paths come from CMake, which also makes this object depend on the files.
+#include "report/assets.h"
+
+#include <array>
+
+#include "base/result.h"
+
+// Symbols NAME_begin and NAME_end around the bytes of a file, read only.
+#define CONDENSE_ASSET(name, path)                       \
+  asm(".section .rodata\n"                               \
+      ".global condense_asset_" #name                    \
+      "_begin\n"                                         \
+      ".hidden condense_asset_" #name                    \
+      "_begin\n"                                         \
+      "condense_asset_" #name                            \
+      "_begin:\n"                                        \
+      ".incbin \"" path                                  \
+      "\"\n"                                             \
+      ".global condense_asset_" #name                    \
+      "_end\n"                                           \
+      ".hidden condense_asset_" #name                    \
+      "_end\n"                                           \
+      "condense_asset_" #name                            \
+      "_end:\n"                                          \
+      ".byte 0\n"                                        \
+      ".previous\n");                                    \
+  extern "C" const char condense_asset_##name##_begin[]; \
+  extern "C" const char condense_asset_##name##_end[]
+
+CONDENSE_ASSET(page, CONDENSE_ASSET_DIR "/page.html");
+CONDENSE_ASSET(css, CONDENSE_ASSET_DIR "/report.css");
+CONDENSE_ASSET(js, CONDENSE_ASSET_DIR "/report.js");
+CONDENSE_ASSET(t_div, CONDENSE_ASSET_DIR "/t_div.vl.json");
+CONDENSE_ASSET(tf_match, CONDENSE_ASSET_DIR "/tf_match.vl.json");
+CONDENSE_ASSET(kl, CONDENSE_ASSET_DIR "/kl.vl.json");
+CONDENSE_ASSET(omitted_mass, CONDENSE_ASSET_DIR "/omitted_mass.vl.json");
+CONDENSE_ASSET(speed, CONDENSE_ASSET_DIR "/speed.vl.json");
+CONDENSE_ASSET(margins, CONDENSE_ASSET_DIR "/margins.vl.json");
+CONDENSE_ASSET(vega, CONDENSE_VEGA_BUNDLE);
+
+namespace condense::report {
+namespace {
+
+struct Entry {
+  std::string_view name;
+  const char *begin, *end;
+};
+
+#define CONDENSE_ENTRY(file, name) \
+  { file, condense_asset_##name##_begin, condense_asset_##name##_end }
+
+const std::array kEntries = {
+    Entry CONDENSE_ENTRY("page.html", page),
+    Entry CONDENSE_ENTRY("report.css", css),
+    Entry CONDENSE_ENTRY("report.js", js),
+    Entry CONDENSE_ENTRY("t_div.vl.json", t_div),
+    Entry CONDENSE_ENTRY("tf_match.vl.json", tf_match),
+    Entry CONDENSE_ENTRY("kl.vl.json", kl),
+    Entry CONDENSE_ENTRY("omitted_mass.vl.json", omitted_mass),
+    Entry CONDENSE_ENTRY("speed.vl.json", speed),
+    Entry CONDENSE_ENTRY("margins.vl.json", margins),
+    Entry CONDENSE_ENTRY("vega_bundle.js", vega),
+};
+
+}  // namespace
+
+std::string_view Asset(std::string_view name) {
+  for (const Entry& entry : kEntries)
+    if (entry.name == name) return {entry.begin, static_cast<size_t>(entry.end - entry.begin)};
+  CONDENSE_CHECK(!"an asset of this name");
+  return {};
+}
+
+}  // namespace condense::report

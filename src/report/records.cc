@@ -1,0 +1,274 @@
+// Reading records: one JSON object a line, types checked here so that nothing after this file meets
+// a surprise. Unknown fields and kinds pass: a later program may write more within the same schema.
+#include "report/records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+namespace condense::report {
+namespace {
+
+constexpr std::array kTextFields = {
+    "record",     "policy",       "teacher",   "program",          "version",
+    "commit",     "compiler",     "cpu",       "llama_cpp_commit", "instruction_set",
+    "model",      "model_sha256", "time_utc",  "text_source",      "ggml_version",
+    "model_desc", "kv_type_k",    "kv_type_v", "first_token_text", "text_sha256"};
+
+constexpr std::array kNumberFields = {"threads",
+                                      "n_layers",
+                                      "n_query_heads",
+                                      "n_kv_heads",
+                                      "head_dim",
+                                      "kv_bytes_per_token",
+                                      "context",
+                                      "offset",
+                                      "n_prompt",
+                                      "n_generate",
+                                      "prefill_seconds",
+                                      "prefill_tokens_per_second",
+                                      "first_token",
+                                      "n_decisions",
+                                      "t_div",
+                                      "t_sig",
+                                      "tf_match",
+                                      "tf_match_low",
+                                      "tf_match_high",
+                                      "ppl_dense",
+                                      "ppl_sparse",
+                                      "ppl_ratio",
+                                      "kl_mean",
+                                      "kl_median",
+                                      "kl_p99",
+                                      "kl_max",
+                                      "kl_stderr",
+                                      "same_top",
+                                      "omitted_mass_mean",
+                                      "omitted_mass_max",
+                                      "kv_read_share",
+                                      "k_bytes",
+                                      "v_bytes",
+                                      "summary_bytes",
+                                      "dense_bytes",
+                                      "unique_rows_per_kv_head",
+                                      "nominal_rows_per_query_head",
+                                      "visible_rows",
+                                      "sparse_tokens_per_second",
+                                      "dense_tokens_per_second",
+                                      "speed_ratio_median",
+                                      "speed_ratio_low",
+                                      "speed_ratio_high",
+                                      "sparse_steps",
+                                      "dense_steps",
+                                      "rebuilds",
+                                      "layer",
+                                      "bound_mean",
+                                      "read_share",
+                                      "unique_rows",
+                                      "decision",
+                                      "token_dense",
+                                      "token_sparse",
+                                      "nll_dense",
+                                      "nll_sparse",
+                                      "kl",
+                                      "margin_dense",
+                                      "delta",
+                                      "margin_sparse",
+                                      "omitted_mass"};
+
+bool IsPiece(const Json& piece) {
+  if (piece.is_string()) return true;
+  return piece.is_array() && std::all_of(piece.begin(), piece.end(), [](const Json& byte) {
+           return byte.is_number_integer() && byte >= 0 && byte <= 255;
+         });
+}
+
+// What is wrong with a record's fields, or nothing.
+std::optional<std::string> WrongField(const Json& record) {
+  const auto wrong = [&](const char* key, auto&& fits, const char* kind) {
+    const auto it = record.find(key);
+    return it != record.end() && !it->is_null() && !fits(*it)
+               ? std::optional(fmt::format("field '{}' is not {}", key, kind))
+               : std::nullopt;
+  };
+  const auto is_text = [](const Json& v) { return v.is_string(); };
+  const auto is_number = [](const Json& v) { return v.is_number(); };
+  const auto is_bool = [](const Json& v) { return v.is_boolean() || v.is_number(); };
+  const auto is_counts = [](const Json& v) {
+    return v.is_object() &&
+           std::all_of(v.begin(), v.end(), [](const Json& count) { return count.is_number(); });
+  };
+  const auto is_pieces = [](const Json& v) {
+    return v.is_array() && std::all_of(v.begin(), v.end(), IsPiece);
+  };
+  const auto is_tokens = [](const Json& v) {
+    return v.is_array() && std::all_of(v.begin(), v.end(),
+                                       [](const Json& token) { return token.is_number_integer(); });
+  };
+  for (const char* key : kTextFields)
+    if (auto what = wrong(key, is_text, "a string")) return what;
+  for (const char* key : kNumberFields)
+    if (auto what = wrong(key, is_number, "a number")) return what;
+  for (const char* key : {"match", "survived"})
+    if (auto what = wrong(key, is_bool, "true or false")) return what;
+  for (const char* key : {"dense_text", "autonomous_text"})
+    if (auto what = wrong(key, is_pieces, "a list of pieces")) return what;
+  for (const char* key : {"dense_tokens", "autonomous_tokens"})
+    if (auto what = wrong(key, is_tokens, "a list of token ids")) return what;
+  return wrong("fallbacks", is_counts, "an object of counts");
+}
+
+// What a line of this kind cannot do without, or nothing.
+const char* MissingField(const std::string& kind, const Json& record) {
+  const auto lacks = [&](const char* key) {
+    return !record.contains(key) || record[key].is_null();
+  };
+  if ((kind == "policy" || kind == "layer" || kind == "step") && lacks("policy")) return "policy";
+  if ((kind == "layer" || kind == "step") && lacks("teacher")) return "teacher";
+  if (kind == "layer" && lacks("layer")) return "layer";
+  if (kind == "step" && lacks("decision")) return "decision";
+  return nullptr;
+}
+
+// A policy line that comes twice (a run that was resumed) counts once: the later one.
+void AddPolicy(RunRecords& run, Json record) {
+  for (Json& known : run.policies) {
+    if (Text(known, "policy") == Text(record, "policy") &&
+        Text(known, "teacher") == Text(record, "teacher")) {
+      run.notes.push_back(
+          fmt::format("'{}' with teacher '{}' is recorded twice; the later one is shown.",
+                      Text(record, "policy"), Text(record, "teacher")));
+      known = std::move(record);
+      return;
+    }
+  }
+  run.policies.push_back(std::move(record));
+}
+
+void NoteUnfinished(RunRecords& run) {
+  std::set<std::string> finished;
+  for (const Json& record : run.policies) finished.insert(Text(record, "policy"));
+  std::set<std::string> begun;
+  for (const auto* records : {&run.layers, &run.steps})
+    for (const Json& record : *records) begun.insert(Text(record, "policy"));
+  for (const std::string& policy : begun)
+    if (!finished.contains(policy))
+      run.notes.push_back(fmt::format(
+          "'{}' was begun but not finished: it is in no table and no paragraph.", policy));
+  if (run.prompt.is_null())
+    run.notes.push_back("The records hold no 'prompt' line: the dense text is not known.");
+  if (run.policies.empty()) run.notes.push_back("No policy was finished.");
+}
+
+}  // namespace
+
+std::optional<double> Number(const Json& record, const char* key) {
+  if (!record.is_object()) return std::nullopt;
+  const auto it = record.find(key);
+  if (it == record.end() || !it->is_number()) return std::nullopt;
+  return it->get<double>();
+}
+
+std::string Text(const Json& record, const char* key) {
+  if (!record.is_object()) return "";
+  const auto it = record.find(key);
+  return it == record.end() || !it->is_string() ? "" : it->get<std::string>();
+}
+
+std::vector<std::string> Pieces(const Json& record, const char* key) {
+  std::vector<std::string> pieces;
+  if (!record.is_object() || !record.contains(key)) return pieces;
+  for (const Json& piece : record[key]) {
+    if (piece.is_string()) {
+      pieces.push_back(piece.get<std::string>());
+      continue;
+    }
+    std::string bytes;
+    for (const Json& byte : piece) bytes.push_back(static_cast<char>(byte.get<int>()));
+    pieces.push_back(std::move(bytes));
+  }
+  return pieces;
+}
+
+std::vector<int64_t> Tokens(const Json& record, const char* key) {
+  if (!record.is_object() || !record.contains(key) || record[key].is_null()) return {};
+  return record[key].get<std::vector<int64_t>>();
+}
+
+Status ReadRecords(const std::string& path, std::vector<RunRecords>& runs) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return Error{fmt::format("cannot read records '{}': {}", path, std::strerror(errno))};
+  std::stringstream all;
+  all << in.rdbuf();
+  if (in.bad())
+    return Error{fmt::format("cannot read records '{}': {}", path, std::strerror(errno))};
+  const std::string bytes = all.str();
+
+  const size_t first_run = runs.size();
+  std::map<std::string, int> unknown_kinds;
+  bool cut = false;
+  int line_number = 0;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t end = std::min(bytes.find('\n', at), bytes.size());
+    const std::string line = bytes.substr(at, end - at);
+    const bool unterminated = end == bytes.size();
+    at = end + 1;
+    ++line_number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string where = fmt::format("{}:{}", path, line_number);
+
+    Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (record.is_discarded() && unterminated) {
+      cut = true;
+      break;
+    }
+    if (record.is_discarded()) return Error{where + ": not a JSON object on one line"};
+    if (!record.is_object()) return Error{where + ": not a JSON object"};
+    if (!record.contains("schema")) return Error{where + ": no 'schema': not a record of Condense"};
+    if (record["schema"] != kRecordSchema)
+      return Error{fmt::format("{}: records of schema {} are unknown; this program reads schema {}",
+                               where, record["schema"].dump(), kRecordSchema)};
+    if (auto what = WrongField(record)) return Error{fmt::format("{}: {}", where, *what)};
+    const std::string kind = Text(record, "record");
+    if (kind.empty()) return Error{where + ": no 'record': the kind of line is not said"};
+    if (const char* key = MissingField(kind, record))
+      return Error{fmt::format("{}: a '{}' record without '{}'", where, kind, key)};
+
+    if (kind == "run") {
+      runs.push_back({.file = path, .run = std::move(record)});
+      continue;
+    }
+    if (runs.size() == first_run)
+      return Error{fmt::format("{}: a '{}' record before any 'run' record", where, kind)};
+    RunRecords& run = runs.back();
+    if (kind == "prompt") {
+      run.prompt = std::move(record);
+    } else if (kind == "policy") {
+      AddPolicy(run, std::move(record));
+    } else if (kind == "layer") {
+      run.layers.push_back(std::move(record));
+    } else if (kind == "step") {
+      run.steps.push_back(std::move(record));
+    } else {
+      ++unknown_kinds[kind];
+    }
+  }
+  if (runs.size() == first_run)
+    return Error{fmt::format("records '{}' hold no 'run' line: nothing to report", path)};
+  for (const auto& [kind, n] : unknown_kinds)
+    runs.back().notes.push_back(fmt::format("{} lines of kind '{}' are not shown.", n, kind));
+  if (cut)
+    runs.back().notes.push_back(fmt::format(
+        "The last line of the records (line {}) is cut: the run was interrupted.", line_number));
+  for (size_t i = first_run; i < runs.size(); ++i) NoteUnfinished(runs[i]);
+  return {};
+}
+
+}  // namespace condense::report

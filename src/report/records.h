@@ -1,0 +1,39 @@
+// Records of schema 1 as the report reads them: JSON objects whose known fields have been checked
+// for their type, gathered by run. docs/RECORDS.md says what each field means.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace condense::report {
+
+using Json = nlohmann::json;
+
+inline constexpr int kRecordSchema = 1;
+
+struct RunRecords {
+  std::string file;
+  Json run;
+  Json prompt{};  // null where the run ended before its prefill did
+  std::vector<Json> policies{}, layers{}, steps{};
+  std::vector<std::string> notes{};  // what the reader of the page must know about these records
+};
+
+// Appends the runs of `path` to `runs`.
+Status ReadRecords(const std::string& path, std::vector<RunRecords>& runs);
+
+// The value of a numeric field; nothing where it is absent or null.
+std::optional<double> Number(const Json& record, const char* key);
+// The value of a string field; empty where it is absent or null.
+std::string Text(const Json& record, const char* key);
+// A list of pieces as bytes. A piece is a string, or a list of byte values where it is no valid
+// UTF-8.
+std::vector<std::string> Pieces(const Json& record, const char* key);
+// A list of token ids.
+std::vector<int64_t> Tokens(const Json& record, const char* key);
+
+}  // namespace condense::report

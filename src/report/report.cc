@@ -1,0 +1,142 @@
+// The page from its pieces: assets/page.html with its {{names}} filled, written beside its place
+// and then moved there.
+#include "report/report.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "report/assets.h"
+#include "report/charts.h"
+#include "report/findings.h"
+#include "report/html.h"
+#include "report/parting.h"
+#include "report/records.h"
+#include "report/run_view.h"
+#include "report/tables.h"
+
+namespace condense {
+namespace report {
+namespace {
+
+// Fills each {{name}}; what is filled in is not searched again.
+std::string Fill(std::string_view page, const std::map<std::string_view, std::string>& parts) {
+  std::string out;
+  for (size_t at = 0;;) {
+    const size_t open = page.find("{{", at);
+    if (open == page.npos) return out.append(page.substr(at));
+    const size_t close = page.find("}}", open);
+    CONDENSE_CHECK(close != page.npos);
+    const auto part = parts.find(page.substr(open + 2, close - open - 2));
+    CONDENSE_CHECK(part != parts.end());
+    out.append(page.substr(at, open - at)).append(part->second);
+    at = close + 2;
+  }
+}
+
+// A wide table scrolls by itself, by keyboard too.
+std::string Scrolled(const std::string& table, const std::string& label) {
+  return fmt::format(
+      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">{}</div>\n",
+      EscapeHtml(label), table);
+}
+
+std::string ChartHtml(const Chart& chart) {
+  return fmt::format(
+      "<figure><h3>{0}</h3>\n<div class=\"chart\" id=\"{1}\"></div>\n<figcaption>{2}</figcaption>\n"
+      "<details><summary>The data of this chart as a table</summary>{3}</details></figure>\n",
+      EscapeHtml(chart.title), chart.id, chart.caption,
+      Scrolled(chart.table, chart.title + ", data"));
+}
+
+std::string NotesHtml(const RunView& view) {
+  std::string out;
+  for (const std::string& note : view.records->notes)
+    out += fmt::format("<li>{}</li>", EscapeHtml(note));
+  std::string no_text;
+  for (const PolicyRow& row : view.rows)
+    if (!row.Line("text"))
+      no_text += fmt::format("{}{}", no_text.empty() ? "" : ", ", SpecHtml(row.policy));
+  if (!no_text.empty())
+    out += fmt::format(
+        "<li>No run on the file’s own next tokens (teacher “text”) is recorded for {}: the "
+        "file ended at the prompt, or the run was interrupted.</li>",
+        no_text);
+  return out.empty()
+             ? ""
+             : "<ul class=\"notes\" aria-label=\"Notes on these records\">" + out + "</ul>\n";
+}
+
+std::string RunHtml(const RunView& view, size_t n_runs, Json& specs) {
+  std::string charts;
+  for (Chart& chart : MakeCharts(view)) {
+    charts += ChartHtml(chart);
+    specs.push_back({{"id", chart.id}, {"spec", std::move(chart.spec)}});
+  }
+  const std::string heading =
+      n_runs > 1 ? fmt::format("<h2 class=\"run\">{}: <code>{}</code>, from token {}</h2>\n",
+                               view.id, EscapeHtml(Text(view.run(), "text_source")),
+                               FormatCount(Number(view.run(), "offset").value_or(0)))
+                 : "";
+  return fmt::format(
+      "<article class=\"run\" id=\"{0}\">\n{1}<section aria-label=\"What was "
+      "found\">{2}{3}</section>\n"
+      "<section><h2>Decisions</h2>\n{4}</section>\n<section><h2>Bytes and "
+      "speed</h2>\n{5}</section>\n"
+      "<section><h2>Charts</h2>\n{6}<div class=\"charts\">{7}</div></section>\n"
+      "<section><h2>Where tokens part</h2>\n{8}</section>\n<section><h2>This "
+      "run</h2>\n{9}</section>\n"
+      "</article>\n",
+      view.id, heading, FindingsHtml(view), NotesHtml(view),
+      Scrolled(DecisionsTable(view), "Decisions, table"),
+      Scrolled(CostTable(view), "Bytes and speed, table"), LegendHtml(view),
+      charts.empty() ? "<p>These records hold nothing to draw.</p>" : charts, PartingHtml(view),
+      FactsHtml(view));
+}
+
+Status WriteFile(const std::string& path, const std::string& bytes) {
+  const std::string partial = path + ".partial";
+  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
+  out << bytes;
+  out.close();
+  if (!out || std::rename(partial.c_str(), path.c_str()) != 0) {
+    const int reason = errno;
+    std::remove(partial.c_str());
+    return Error{fmt::format("cannot write report '{}': {}", path, std::strerror(reason))};
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace report
+
+Status WriteReport(const std::vector<std::string>& record_files, const std::string& out_html) {
+  using namespace report;
+  if (record_files.empty()) return Error{"no records to report: name at least one file"};
+  std::vector<RunRecords> runs;
+  for (const std::string& path : record_files)
+    if (Status status = ReadRecords(path, runs); !status.ok()) return status;
+
+  Json specs = Json::array();
+  std::string body;
+  for (size_t i = 0; i < runs.size(); ++i)
+    body += RunHtml(MakeView(runs[i], static_cast<int>(i)), runs.size(), specs);
+
+  const std::string model = Text(runs.front().run, "model");
+  const std::map<std::string_view, std::string> parts = {
+      {"title", EscapeHtml(fmt::format("Condense: {} dense and sparse", model))},
+      {"model", EscapeHtml(model)},
+      {"css", std::string(Asset("report.css"))},
+      {"body", body},
+      {"specs", EscapeJsonInScript(specs.dump(-1, ' ', false, Json::error_handler_t::replace))},
+      {"vega", EscapeScript(Asset("vega_bundle.js"))},
+      {"js", EscapeScript(Asset("report.js"))},
+  };
+  return WriteFile(out_html, Fill(Asset("page.html"), parts));
+}
+
+}  // namespace condense
