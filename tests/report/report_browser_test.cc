@@ -1,0 +1,176 @@
+// The report as a browser sees it: headless Chromium loads the page from a file, all charts are
+// drawn, nothing is said on the console, and nothing is asked of a network. CONDENSE_CHROMIUM names
+// another browser binary. The pages and the browser's output stay in the build folder to be looked
+// at.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "report/report.h"
+#include "tests/report/made_records.h"
+
+namespace condense {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string ReadAll(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream all;
+  all << in.rdbuf();
+  return all.str();
+}
+
+std::string FindChromium() {
+  if (const char* named = std::getenv("CONDENSE_CHROMIUM")) return named;
+  std::stringstream path(std::getenv("PATH") ? std::getenv("PATH") : "");
+  for (std::string folder; std::getline(path, folder, ':');)
+    for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
+      if (access((fs::path(folder) / name).c_str(), X_OK) == 0) return fs::path(folder) / name;
+  return "";
+}
+
+int Count(const std::string& text, const std::string& what) {
+  int n = 0;
+  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + what.size())) ++n;
+  return n;
+}
+
+// The page as elements: without what stands inside its scripts.
+std::string WithoutScripts(const std::string& dom) {
+  std::string out;
+  for (size_t at = 0; at < dom.size();) {
+    const size_t open = std::min(dom.find("<script", at), dom.size());
+    out += dom.substr(at, open - at);
+    const size_t close = dom.find("</script>", open);
+    at = close == dom.npos ? dom.size() : close + 9;
+  }
+  return out;
+}
+
+// Requests of pages from files, as the network log names them; the browser's own have another site.
+int CountPageRequests(const std::string& net_log, const std::string& url) {
+  std::stringstream lines(net_log);
+  int n = 0;
+  for (std::string line; std::getline(lines, line);)
+    n += line.find("\"network_isolation_key\":\"file://") != line.npos &&
+         line.find("\"url\":\"" + url) != line.npos;
+  return n;
+}
+
+struct Loaded {
+  std::string dom, log, net_log;
+};
+
+class ReportInBrowser : public testing::Test {
+ protected:
+  void SetUp() override {
+    chromium_ = FindChromium();
+    if (chromium_.empty())
+      GTEST_SKIP()
+          << "no chromium, chromium-browser or google-chrome in PATH: the page was not looked at";
+    folder_ = fs::path(CONDENSE_REPORT_OUT) /
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+
+  // Writes the report of these records and loads it at this width.
+  Loaded Load(const MadeRun& made, int width) {
+    const fs::path records = folder_ / "records.jsonl", page = folder_ / "report.html";
+    std::ofstream(records, std::ios::binary) << ToLines(MakeRecords(made));
+    const Status status = WriteReport({records}, page);
+    EXPECT_TRUE(status.ok()) << status.error();
+    return LoadPage(page, width);
+  }
+
+  Loaded LoadPage(const fs::path& page, int width) {
+    const fs::path dom = folder_ / "dom.html", log = folder_ / "log.txt",
+                   net = folder_ / "net.json";
+    const std::string command =
+        "timeout 120 '" + chromium_ + "' --headless=new --disable-gpu --no-first-run" +
+        (geteuid() == 0 ? " --no-sandbox" : "") +
+        " --disable-background-networking --disable-component-update --disable-sync"
+        " --disable-default-apps --disable-extensions --host-resolver-rules='MAP * ~NOTFOUND' "
+        "--user-data-dir='" +
+        (folder_ / "profile").string() + "' --window-size=" + std::to_string(width) +
+        ",2000 --enable-logging=stderr --v=0 --virtual-time-budget=20000 --log-net-log='" +
+        net.string() + "' --dump-dom 'file://" + page.string() + "' >'" + dom.string() + "' 2>'" +
+        log.string() + "'";
+    const int status = std::system(command.c_str());
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << command << "\n" << ReadAll(log);
+    return {WithoutScripts(ReadAll(dom)), ReadAll(log), ReadAll(net)};
+  }
+
+  std::string chromium_;
+  fs::path folder_;
+};
+
+void ExpectClean(const Loaded& loaded, int n_charts) {
+  EXPECT_EQ(Count(loaded.dom, "<svg"), n_charts);
+  EXPECT_EQ(Count(loaded.dom, "data-drawn=\"yes\""), n_charts);
+  EXPECT_EQ(Count(loaded.dom, "could not be drawn"), 0);
+  // Chromium logs each console message with this word.
+  EXPECT_EQ(Count(loaded.log, "CONSOLE"), 0) << loaded.log;
+  for (const char* scheme : {"http://", "https://", "ws://", "wss://"})
+    EXPECT_EQ(CountPageRequests(loaded.net_log, scheme), 0) << scheme;
+}
+
+TEST_F(ReportInBrowser, DrawsEveryChartOfAFullRun) {
+  const Loaded loaded = Load({.odd_text = true}, 1280);
+  ExpectClean(loaded, 6);
+  // The made texts try to close the script; nothing of theirs ran or became an element.
+  EXPECT_EQ(Count(loaded.dom, "<script>alert"), 0);
+  EXPECT_EQ(Count(loaded.dom, "aria-label=\"Decisions kept, teacher-forced, 5 policies"), 1);
+}
+
+TEST_F(ReportInBrowser, DrawsWhatAnInterruptedRunHas) {
+  ExpectClean(Load({.text_teacher = false, .steps = false, .control = false, .n_finished = 2}, 390),
+              5);
+}
+
+TEST_F(ReportInBrowser, DrawsTheControlWithoutPolicies) {
+  // The control alone still shows its margins.
+  ExpectClean(Load({.policies = {}}, 390), 1);
+}
+
+// Long names and many policies: tables scroll by themselves, the page never does sideways.
+TEST_F(ReportInBrowser, FitsANarrowScreen) {
+  MadeRun made{
+      .model = std::string("a-model-with-a-very-long-name-") + std::string(120, 'x') + ".gguf",
+      .policies = {},
+      .odd_text = true};
+  for (int blocks = 1; blocks <= 12; ++blocks)
+    made.policies.push_back("mean:blocks=" + std::to_string(blocks) +
+                            ",window=64,share=kv_group,reuse=4,dense_layers=0-1");
+  const fs::path records = folder_ / "records.jsonl", page = folder_ / "report.html";
+  std::ofstream(records, std::ios::binary) << ToLines(MakeRecords(made));
+  ASSERT_TRUE(WriteReport({records}, page).ok());
+  std::ofstream(page, std::ios::app)
+      << "<script>setTimeout(() => { const root = document.documentElement;"
+         "document.body.dataset.sideways = root.scrollWidth - root.clientWidth; }, 5000);</script>";
+  const Loaded loaded = LoadPage(page, 390);
+  ExpectClean(loaded, 6);
+  // The browser's narrowest window is wider than 390; it is what can be had without a debugger.
+  EXPECT_EQ(Count(loaded.dom, "data-sideways=\"0\""), 1)
+      << loaded.dom.substr(std::min(loaded.dom.find("data-sideways"), loaded.dom.size()), 40);
+}
+
+// The same checks see a page that is wrong.
+TEST_F(ReportInBrowser, ChecksSeeAPageThatSpeaksAndAsks) {
+  const fs::path page = folder_ / "bad.html";
+  std::ofstream(page) << "<!DOCTYPE html><script>console.error('made error')</script>"
+                         "<img src='http://localhost:9/made.png'>";
+  const Loaded loaded = LoadPage(page, 390);
+  EXPECT_GT(Count(loaded.log, "CONSOLE"), 0);
+  EXPECT_GT(CountPageRequests(loaded.net_log, "http://localhost:9/made.png"), 0);
+}
+
+}  // namespace
+}  // namespace condense
