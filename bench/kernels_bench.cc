@@ -257,8 +257,7 @@ void MaskToBits(benchmark::State& state) {
 BENCHMARK(StreamRead)->Unit(benchmark::kMillisecond);
 BENCHMARK(PeakMultiplyAdd)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(DecodeFromMemory, f16_group_3, KvType::kF16, 3)->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(DecodeFromMemory, q8_0_group_3, KvType::kQ8_0, 3)
-    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(DecodeFromMemory, q8_0_group_3, KvType::kQ8_0, 3)->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(DecodeFromCache, f16_group_1, KvType::kF16, 1)->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(DecodeFromCache, f16_group_3, KvType::kF16, 3)->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(DecodeFromCache, f16_group_7, KvType::kF16, 7)->Unit(benchmark::kMicrosecond);

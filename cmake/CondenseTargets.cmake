@@ -1,6 +1,7 @@
 # condense_library(NAME SOURCES … [DEPS …]): one OBJECT library per folder of src/. OBJECT, not STATIC: the
 # registrars of policies would vanish from a static library at link.
-# condense_test(NAME SOURCES … [DEPS …] [LABELS …]): a GoogleTest program, its cases known to CTest one by one.
+# condense_test(NAME SOURCES … [DEPS …] [LABELS …] [DEFINITIONS …]): a GoogleTest program, its cases known to
+# CTest one by one.
 include(GoogleTest)
 
 function(condense_library name)
@@ -22,10 +23,11 @@ function(condense_test name)
   if(NOT CONDENSE_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS;DEFINITIONS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_options(${name} PRIVATE ${CONDENSE_WARNINGS})
+  target_compile_definitions(${name} PRIVATE ${ARG_DEFINITIONS})
   if(NOT ARG_LABELS)
     set(ARG_LABELS fast)
   endif()

@@ -79,6 +79,14 @@ install_packages() {
   hash -r
 }
 
+# The report's browser tests want Chromium; without it they are skipped, visibly, and nothing else suffers.
+wish_for_chromium() {
+  command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null && return
+  command -v apt-get >/dev/null && [ "$(id -u)" -eq 0 ] &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium >build/log/chromium.log 2>&1 ||
+    echo "no Chromium: the report's browser tests will be skipped (by hand: apt-get install chromium)"
+}
+
 check_compiler() {
   local cxx=${CXX:-c++} cc=${CC:-cc}
   command -v "${cxx%% *}" >/dev/null || fail "no C++ compiler: '$cxx' is not on PATH. By hand: apt-get install g++, or set CC and CXX."
@@ -97,6 +105,8 @@ choose_python
 install_packages
 choose_python
 check_compiler
+mkdir -p build/log
+[ "$mode" = test ] && wish_for_chromium
 wanted=(model vega)
 [ "$mode" = lint ] && wanted=() # clang-tidy needs the headers only
 [ -n "${LLAMA_CPP_DIR:-}" ] || wanted=(source "${wanted[@]}")

@@ -168,7 +168,7 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
 
 // What the user most likely meant by an argument that nothing took.
 std::string ExplainExtra(const CLI::App& app, const CLI::App* command, const std::string& extra) {
-  if (extra.rfind("-", 0) == 0) {
+  if (extra.starts_with('-')) {
     const CLI::App& where = command ? *command : app;
     const std::string name = extra.substr(0, extra.find('='));
     return fmt::format("unknown flag '{}'{}\nrun `condense {}--help` for the flags", name,

@@ -34,7 +34,7 @@ class CliTest : public ::testing::Test {
   }
 
   std::string WriteFile(const std::string& name, const std::string& bytes) const {
-    const std::string path = (folder_ / name).string();
+    std::string path = (folder_ / name).string();
     std::ofstream(path, std::ios::binary)
         .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     return path;

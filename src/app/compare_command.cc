@@ -221,12 +221,11 @@ RunRecord DescribeRun(const CompareFlags& flags, const std::vector<std::string>&
 }
 
 void PrintHead(const CompareFlags& flags, const Setup& setup, const RunRecord& run) {
-  fmt::print(
-      "{} · {} tokens of {}{}{}\n", run.model, FormatCount(run.n_prompt), run.text_source,
-      flags.offset > 0 ? fmt::format(" from token {}", flags.offset) : "",
-      setup.prompt.held_back
-          ? fmt::format(", its last {} held back as the text's continuation", flags.n_generate)
-          : "");
+  fmt::print("{}\n{} tokens of {}{}\n", run.model, FormatCount(run.n_prompt), run.text_source,
+             flags.offset > 0 ? fmt::format(" from token {}", flags.offset) : "");
+  if (setup.prompt.held_back) {
+    fmt::print("its last {} tokens held back: the text's own continuation\n", flags.n_generate);
+  }
   fmt::print("{} threads · {} · KV {}/{}, {} a token\n", run.threads, run.instruction_set,
              run.kv_type_k, run.kv_type_v, FormatBytes(run.kv_bytes_per_token));
   std::fflush(stdout);
@@ -237,15 +236,15 @@ Status WriteRow(RecordWriter& writer, const RunRecord& run, const CompareRow& ro
   for (PolicyRecord record : row.teachers) {
     record.model = run.model;
     record.model_sha256 = run.model_sha256;
-    const Status status = writer.Write(record);
+    Status status = writer.Write(record);
     if (!status.ok()) return status;
   }
   for (const LayerRecord& record : row.layers) {
-    const Status status = writer.Write(record);
+    Status status = writer.Write(record);
     if (!status.ok()) return status;
   }
   for (const StepRecord& record : row.steps) {
-    const Status status = writer.Write(record);
+    Status status = writer.Write(record);
     if (!status.ok()) return status;
   }
   return Status();

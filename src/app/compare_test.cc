@@ -127,7 +127,7 @@ TEST_F(CompareTest, RecordsHoldTheirContract) {
 TEST_F(CompareTest, RowsDoNotDependOnTheirOrder) {
   const std::vector<std::string> common = {
       "compare", "--prompt-tokens", "600", "--offset", "300", "-n", "7", "--speed-pairs", "0"};
-  const auto run = [&](const std::string& name, std::vector<std::string> policies) {
+  const auto run = [&](const std::string& name, const std::vector<std::string>& policies) {
     std::vector<std::string> arguments = common;
     for (const std::string& policy : policies) {
       arguments.push_back("--policy");

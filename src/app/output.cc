@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -70,7 +71,7 @@ int OutputWidth() {
 }
 
 std::string FormatDuration(double seconds) {
-  const auto total = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
+  const auto total = static_cast<int64_t>(std::lround(std::max(0.0, seconds)));
   if (total < 3600) return fmt::format("{}:{:02}", total / 60, total % 60);
   return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
 }

@@ -41,8 +41,18 @@ int EnvCommand(const std::string& policy) {
     if (!canonical.ok()) return Fail(kExitUsage, canonical.error());
     lines += fmt::format("export CONDENSE_POLICY={}\n", ShellQuote(canonical.value()));
   }
+  lines +=
+      "# Flash attention on: with 'auto', llama.cpp turns it off and the plug-in sees no "
+      "attention.\n"
+      "export LLAMA_ARG_FLASH_ATTN=on\n"
+      "# Where llama.cpp has its CPU backend linked in, only an option that lists devices makes it "
+      "look for\n"
+      "# plug-ins: this one matches no tensor and changes nothing else.\n"
+      "export LLAMA_ARG_OVERRIDE_TENSOR='none^=CPU'\n";
   fmt::print("{}", lines);
-  PrintNote("eval these lines, then start the program with flash attention on (llama.cpp: -fa on)");
+  PrintNote(
+      "eval these lines, then start the program (llama-bench reads no LLAMA_ARG_…: pass it -fa "
+      "on)");
   return kExitOk;
 }
 

@@ -1,5 +1,6 @@
-// Orders the work of one attention node. The arithmetic is kernels/attend.h's; this file decides which rows
-// each query reads, splits the work over threads, and merges partial states in chunk order.
+// Orders the work of one attention node. The arithmetic is kernels/attend.h's; this file decides
+// which rows each query reads, splits the work over threads, and merges partial states in chunk
+// order.
 #include "attention/layer_attention.h"
 
 #include <omp.h>
@@ -56,7 +57,11 @@ class NodeRunner {
  public:
   NodeRunner(const AttentionNode& node, LayerCache& cache, const Policy& policy, int n_threads,
              AttentionSink& sink)
-      : node_(node), cache_(cache), policy_(policy), n_threads_(n_threads), sink_(sink),
+      : node_(node),
+        cache_(cache),
+        policy_(policy),
+        n_threads_(n_threads),
+        sink_(sink),
         group_(node.n_query_heads / node.kv.n_kv_heads),
         n_blocks_(BlocksFor(node.kv.n_rows)),
         n_chunks_(ChunksFor(node.kv.n_rows)) {}
@@ -143,8 +148,9 @@ class NodeRunner {
     if (multi_rows > 0 && sink_.on_multi_rows) sink_.on_multi_rows(node_.layer, multi_rows);
   }
 
-  // A row is a decode step of its sequence when exactly one of the rows just written is visible to it, its
-  // own, and to no other query row. Several rows of one sequence see each other's: prefill or verification.
+  // A row is a decode step of its sequence when exactly one of the rows just written is visible to
+  // it, its own, and to no other query row. Several rows of one sequence see each other's: prefill
+  // or verification.
   void FindSingleRows(int s, std::vector<uint8_t>& is_single) {
     constexpr int kMaxSequences = 64;
     std::fill(is_single.begin(), is_single.end(), 0);
@@ -161,8 +167,8 @@ class NodeRunner {
       const uint16_t* visible = visibility_.Row(s, 0, r);
       int n = 0;
       for (size_t w = 0; w < written.size(); ++w) {
-        if (written[w] >= node_.kv.n_rows || !((visible[written[w] / kBlockRows] >>
-                                                (written[w] % kBlockRows)) & 1)) {
+        if (written[w] >= node_.kv.n_rows ||
+            !((visible[written[w] / kBlockRows] >> (written[w] % kBlockRows)) & 1)) {
           continue;
         }
         ++seen_by[w];
@@ -189,7 +195,8 @@ class NodeRunner {
         const KvView view = View(single.stream);
         bool continued = false;
         SequenceState* state = &stream.Sequence(visible, n_visible, &continued);
-        // Rows that grew by what was just written: two blocks in rotation. Anything else: look at all.
+        // Rows that grew by what was just written: two blocks in rotation. Anything else: look at
+        // all.
         if (!stream.index.SpotCheck(view, continued ? 2 : -1)) {
           stream.ForgetChoices();
           state = &stream.Sequence(visible, n_visible, &continued);
@@ -261,13 +268,14 @@ class NodeRunner {
   }
 
   void CopyQuery(const Single& single, int head, float* to) const {
-    std::memcpy(to,
-                node_.q + single.stream * node_.q_stream + head * node_.q_head +
-                    single.row * node_.q_row,
-                sizeof(float) * node_.kv.k_dim);
+    std::memcpy(
+        to,
+        node_.q + single.stream * node_.q_stream + head * node_.q_head + single.row * node_.q_row,
+        sizeof(float) * node_.kv.k_dim);
   }
 
-  // Queries of tile x KV head, ordered by row, then by head of the group. Masks start at block `block`.
+  // Queries of tile x KV head, ordered by row, then by head of the group. Masks start at block
+  // `block`.
   AttendArgs Prepare(const Tile& tile, int kv_head, Scratch& scratch) const {
     const int n_queries = (tile.row_end - tile.row_begin) * group_;
     scratch.Resize(n_queries, node_.kv.k_dim, node_.kv.v_dim);
@@ -288,7 +296,8 @@ class NodeRunner {
     args.n_queries = n_queries;
     args.q = scratch.q.data();
     args.masks = scratch.masks.data();
-    args.v_masks = tile.selection && !tile.selection->v_masks.empty() ? scratch.v_masks.data() : nullptr;
+    args.v_masks =
+        tile.selection && !tile.selection->v_masks.empty() ? scratch.v_masks.data() : nullptr;
     args.bias = visibility_.has_bias() ? scratch.bias.data() : nullptr;
     args.scale = node_.scale;
     args.softcap = node_.softcap;
@@ -319,7 +328,8 @@ class NodeRunner {
         } else {
           scratch.masks[i] = visibility_.Row(tile.stream, head, row) + block;
         }
-        if (args.bias) scratch.bias[i] = visibility_.Bias(tile.stream, head, row) + block * kBlockRows;
+        if (args.bias)
+          scratch.bias[i] = visibility_.Bias(tile.stream, head, row) + block * kBlockRows;
         any = any || (i > 0 && scratch.masks[i] == scratch.masks[i - 1]
                           ? any
                           : AnyRow(scratch.masks[i], args.n_blocks));
@@ -335,7 +345,8 @@ class NodeRunner {
   }
 
   // Sinks, the value that takes unread mass, the normaliser.
-  void Finish(const Tile& tile, int row, int head, float* o, float max, float sum, float sum_v) const {
+  void Finish(const Tile& tile, int row, int head, float* o, float max, float sum,
+              float sum_v) const {
     const int v_dim = node_.kv.v_dim;
     if (tile.selection && !tile.selection->rest_value.empty()) {
       const float* rest = tile.selection->rest_value.data() + static_cast<size_t>(head) * v_dim;
@@ -345,14 +356,16 @@ class NodeRunner {
     if (node_.sinks) {
       const float sink = node_.sinks[head];
       const float top = std::max(max, sink);
-      const float shrink = max == -std::numeric_limits<float>::infinity() ? 0.0f : std::exp(max - top);
+      const float shrink =
+          max == -std::numeric_limits<float>::infinity() ? 0.0f : std::exp(max - top);
       for (int d = 0; d < v_dim; ++d) o[d] *= shrink;
       sum = sum * shrink + std::exp(sink - top);
     }
     const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-    float* out = node_.out +
-                 ((static_cast<size_t>(tile.stream) * node_.n_rows + row) * node_.n_query_heads + head) *
-                     v_dim;
+    float* out =
+        node_.out +
+        ((static_cast<size_t>(tile.stream) * node_.n_rows + row) * node_.n_query_heads + head) *
+            v_dim;
     for (int d = 0; d < v_dim; ++d) out[d] = o[d] * inverse;
   }
 
@@ -397,7 +410,8 @@ class NodeRunner {
     }
   }
 
-  // Few tiles (decoding, verification): threads share (tile, KV head, chunk); states are merged afterwards.
+  // Few tiles (decoding, verification): threads share (tile, KV head, chunk); states are merged
+  // afterwards.
   void RunSplitTiles() {
     const int n_heads = node_.kv.n_kv_heads;
     const int v_dim = node_.kv.v_dim;
@@ -453,8 +467,8 @@ class NodeRunner {
                        {from, from + v_dim, from + v_dim + 1, split ? from + v_dim + 2 : nullptr},
                        v_dim);
           }
-          Finish(tile, tile.row_begin + i / group_, kv_head * group_ + i % group_, o.data(), max, sum,
-                 split ? sum_v : sum);
+          Finish(tile, tile.row_begin + i / group_, kv_head * group_ + i % group_, o.data(), max,
+                 sum, split ? sum_v : sum);
         }
       }
     }

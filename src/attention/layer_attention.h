@@ -1,6 +1,6 @@
-// Attention of one graph node: dense, sparse, or observed (both, and what the sparse one left out). The
-// work is split over (KV head, chunk) or (row tile, KV head); partial states are merged in chunk order, so
-// the bits depend on neither the thread count nor the number of query rows.
+// Attention of one graph node: dense, sparse, or observed (both, and what the sparse one left out).
+// The work is split over (KV head, chunk) or (row tile, KV head); partial states are merged in
+// chunk order, so the bits depend on neither the thread count nor the number of query rows.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +15,20 @@
 
 namespace condense {
 
-// One FLASH_ATTN_EXT node. Strides in bytes. Query heads share KV head h / (n_query_heads / n_kv_heads).
+// One FLASH_ATTN_EXT node. Strides in bytes. Query heads share KV head h / (n_query_heads /
+// n_kv_heads).
 struct AttentionNode {
   int layer = 0;
   int n_streams = 1, n_rows = 1, n_query_heads = 1;  // query rows a stream
-  int first_stream = 0;  // stream of the cache that stream 0 of this node is
-  const std::byte* q = nullptr;                      // f32; [stream][head][row][k_dim] by strides
+  int first_stream = 0;          // stream of the cache that stream 0 of this node is
+  const std::byte* q = nullptr;  // f32; [stream][head][row][k_dim] by strides
   size_t q_row = 0, q_head = 0, q_stream = 0;
   KvView kv;  // stream 0
   size_t k_stream = 0, v_stream = 0;
   const std::byte* mask = nullptr;  // f16 rows of kv.n_rows values, or null: every row is visible
   size_t mask_row = 0, mask_head = 0, mask_stream = 0;
   int mask_heads = 1, mask_streams = 1;  // head h uses mask head h % mask_heads, streams alike
-  const float* sinks = nullptr;          // [n_query_heads] logits that take mass and give no value, or null
+  const float* sinks = nullptr;  // [n_query_heads] logits that take mass and give no value, or null
   float scale = 1.0f, softcap = 0.0f;
   float* out = nullptr;  // [stream][row][head][v_dim], contiguous
 };
@@ -56,9 +57,9 @@ struct AttentionSink {
   uint64_t select_ns = 0, attend_ns = 0;                              // added to
 };
 
-// Computes node.out. `cache` carries the block index, what was written before this node, and sequence memories.
-// Uses up to `n_threads` threads of the caller's OpenMP team.
-void ComputeAttention(const AttentionNode& node, LayerCache& cache, const Policy& policy, int n_threads,
-                      AttentionSink& sink);
+// Computes node.out. `cache` carries the block index, what was written before this node, and
+// sequence memories. Uses up to `n_threads` threads of the caller's OpenMP team.
+void ComputeAttention(const AttentionNode& node, LayerCache& cache, const Policy& policy,
+                      int n_threads, AttentionSink& sink);
 
 }  // namespace condense

@@ -1,5 +1,5 @@
-// Attention of whole nodes on made caches: against the double reference, and the invariants that exact
-// decoding rests on (threads, rows at once, full budget), bit for bit.
+// Attention of whole nodes on made caches: against the double reference, and the invariants that
+// exact decoding rests on (threads, rows at once, full budget), bit for bit.
 #include "attention/layer_attention.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,12 @@ struct Made {
   std::vector<uint16_t> mask;  // [stream][row][n_cache]
 
   Made(int streams, int rows, int cache, int heads, int kv_heads, int d, unsigned seed = 1)
-      : n_streams(streams), n_rows(rows), n_cache(cache), n_heads(heads), n_kv_heads(kv_heads), dim(d) {
+      : n_streams(streams),
+        n_rows(rows),
+        n_cache(cache),
+        n_heads(heads),
+        n_kv_heads(kv_heads),
+        dim(d) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     q.resize(streams * rows * heads * d);
@@ -41,7 +46,8 @@ struct Made {
   void Causal() {
     for (int s = 0; s < n_streams; ++s) {
       for (int r = 0; r < n_rows; ++r) {
-        for (int j = 0; j < n_cache; ++j) Mask(s, r)[j] = j <= n_cache - n_rows + r ? 0 : kHalfNegInf;
+        for (int j = 0; j < n_cache; ++j)
+          Mask(s, r)[j] = j <= n_cache - n_rows + r ? 0 : kHalfNegInf;
       }
     }
   }
@@ -86,7 +92,8 @@ struct Made {
     for (int j = 0; j < n_cache; ++j) {
       if (Mask(s, r)[j] == kHalfNegInf) continue;
       double z = 0;
-      for (int c = 0; c < dim; ++c) z += double(query[c]) * k[((s * n_cache + j) * n_kv_heads + g) * dim + c];
+      for (int c = 0; c < dim; ++c)
+        z += double(query[c]) * k[((s * n_cache + j) * n_kv_heads + g) * dim + c];
       z /= std::sqrt(double(dim));
       if (softcap > 0) z = softcap * std::tanh(z / softcap);
       logits[j] = z;
@@ -110,7 +117,7 @@ std::unique_ptr<Policy> Make(const char* spec) {
 }
 
 void Attend(const AttentionNode& node, const char* spec, int n_threads, LayerCache* cache = nullptr,
-         std::vector<StepCount>* steps = nullptr) {
+            std::vector<StepCount>* steps = nullptr) {
   LayerCache own;
   if (cache == nullptr) {
     cache = &own;
@@ -128,7 +135,8 @@ void ExpectReference(Made& made, float softcap = 0.0f) {
       for (int h = 0; h < made.n_heads; ++h) {
         const std::vector<double> o = made.Reference(s, r, h, softcap);
         const float* out = made.out.data() + ((s * made.n_rows + r) * made.n_heads + h) * made.dim;
-        for (int c = 0; c < made.dim; ++c) ASSERT_NEAR(out[c], o[c], 2e-5) << s << ' ' << r << ' ' << h;
+        for (int c = 0; c < made.dim; ++c)
+          ASSERT_NEAR(out[c], o[c], 2e-5) << s << ' ' << r << ' ' << h;
       }
     }
   }
@@ -251,7 +259,8 @@ TEST(LayerAttentionTest, SequencesInOneBatchAreEachADecodeStep) {
   const std::vector<float> together = made.out;
   for (int r = 0; r < 2; ++r) {
     Attend(made.Node(r, 1), "mean:blocks=4", 1);
-    EXPECT_EQ(std::memcmp(together.data() + r * 9 * 64, made.out.data(), 9 * 64 * sizeof(float)), 0);
+    EXPECT_EQ(std::memcmp(together.data() + r * 9 * 64, made.out.data(), 9 * 64 * sizeof(float)),
+              0);
   }
 }
 
@@ -272,7 +281,9 @@ TEST(LayerAttentionTest, ObserverSeesTheOmittedMass) {
   cache.MarkWritten(0, 1199);
   std::vector<Observation> seen;
   AttentionSink sink;
-  sink.on_observations = [&](std::span<const Observation> all) { seen.assign(all.begin(), all.end()); };
+  sink.on_observations = [&](std::span<const Observation> all) {
+    seen.assign(all.begin(), all.end());
+  };
   ComputeAttention(made.Node(), cache, *Make("mean:blocks=4"), 2, sink);
   ASSERT_EQ(seen.size(), 6u);
   for (const Observation& o : seen) {

@@ -1,5 +1,5 @@
-// What Condense keeps beside one layer's KV cache: per stream, the block index, the rows that were written
-// since the last attention node, and what the policy remembers of each sequence.
+// What Condense keeps beside one layer's KV cache: per stream, the block index, the rows that were
+// written since the last attention node, and what the policy remembers of each sequence.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace condense {
 
-// A sequence is known by the rows it saw at its last step: the next step sees them all and one more. Rows
-// that are written again later are taken out of `visible`.
+// A sequence is known by the rows it saw at its last step: the next step sees them all and one
+// more. Rows that are written again later are taken out of `visible`.
 struct SequenceState {
   SequenceMemory memory;
   RowMask visible;
@@ -32,8 +32,9 @@ struct StreamCache {
 
   void MarkWritten(int row);
   void ForgetChoices();
-  // The state of the sequence that sees `visible` now, found or made, with `visible` noted in it. Choices that
-  // rolled-back rows took part in are gone. `continued`: the rows of its last step and one more.
+  // The state of the sequence that sees `visible` now, found or made, with `visible` noted in it.
+  // Choices that rolled-back rows took part in are gone. `continued`: the rows of its last step and
+  // one more.
   SequenceState& Sequence(std::span<const uint16_t> visible, int n_visible, bool* continued);
 };
 

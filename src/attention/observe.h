@@ -9,8 +9,9 @@
 
 namespace condense {
 
-// Computes dense attention and the attention over the rows left out for every query head of one query row
-// and reports. Sinks take part in the omitted mass's normaliser, not in the outputs compared.
+// Computes dense attention and the attention over the rows left out for every query head of one
+// query row and reports. Sinks take part in the omitted mass's normaliser, not in the outputs
+// compared.
 void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int row,
                  std::span<const uint16_t> visible, const Selection& selection, int n_threads,
                  const std::function<void(std::span<const Observation>)>& report);

@@ -7,9 +7,9 @@
 namespace condense {
 
 const uint16_t* Visibility::Bias(int stream, int head, int row) const {
-  return reinterpret_cast<const uint16_t*>(node_->mask + (stream % n_streams_) * node_->mask_stream +
-                                           (head % n_heads_) * node_->mask_head +
-                                           row * node_->mask_row);
+  return reinterpret_cast<const uint16_t*>(
+      node_->mask + (stream % n_streams_) * node_->mask_stream +
+      (head % n_heads_) * node_->mask_head + row * node_->mask_row);
 }
 
 void Visibility::Scan(const AttentionNode& node, int n_threads) {

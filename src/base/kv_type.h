@@ -6,7 +6,8 @@
 
 namespace condense {
 
-// Storage type of K or V rows. kQ8_0 is ggml's: blocks of 32 int8 values behind one f16 scale, 34 bytes.
+// Storage type of K or V rows. kQ8_0 is ggml's: blocks of 32 int8 values behind one f16 scale, 34
+// bytes.
 enum class KvType : uint8_t { kF32, kF16, kBF16, kQ8_0 };
 
 inline constexpr int kQ8BlockValues = 32;

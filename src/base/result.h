@@ -1,5 +1,5 @@
-// Result<T>: a value, or the reason why there is none, in words for the user. For what a user, a file
-// or a host can cause; a programmer's mistake is a CONDENSE_CHECK.
+// Result<T>: a value, or the reason why there is none, in words for the user. For what a user, a
+// file or a host can cause; a programmer's mistake is a CONDENSE_CHECK.
 #pragma once
 
 #include <cstdio>
@@ -17,7 +17,7 @@ struct Error {
 template <typename T>
 class Result {
  public:
-  Result(T value) : value_(std::move(value)) {}               // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}              // NOLINT(google-explicit-constructor)
   Result(Error error) : error_(std::move(error.message)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
@@ -36,7 +36,8 @@ class Result {
 class Status {
  public:
   Status() = default;
-  Status(Error error) : error_(std::move(error.message)), ok_(false) {}  // NOLINT(google-explicit-constructor)
+  Status(Error error)
+      : error_(std::move(error.message)), ok_(false) {}  // NOLINT(google-explicit-constructor)
   bool ok() const { return ok_; }
   const std::string& error() const { return error_; }
 
@@ -45,12 +46,12 @@ class Status {
   bool ok_ = true;
 };
 
-#define CONDENSE_CHECK(condition)                                                                    \
-  do {                                                                                               \
-    if (!(condition)) {                                                                              \
-      std::fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition);             \
-      std::abort();                                                                                  \
-    }                                                                                                \
+#define CONDENSE_CHECK(condition)                                                        \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
+      std::fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                      \
+    }                                                                                    \
   } while (0)
 
 }  // namespace condense

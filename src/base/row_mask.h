@@ -1,5 +1,5 @@
-// Sets of cache rows. The canonical form is one 16-bit word per aligned 16-row block: bit i of word b
-// stands for row 16 b + i. Row ranges are the form for people, tests and records.
+// Sets of cache rows. The canonical form is one 16-bit word per aligned 16-row block: bit i of word
+// b stands for row 16 b + i. Row ranges are the form for people, tests and records.
 #pragma once
 
 #include <bit>
@@ -10,8 +10,8 @@
 namespace condense {
 
 inline constexpr int kBlockRows = 16;
-// Attention is accumulated per aligned chunk of this many rows, and chunks are merged in index order:
-// the same bits for every thread count and number of query rows.
+// Attention is accumulated per aligned chunk of this many rows, and chunks are merged in index
+// order: the same bits for every thread count and number of query rows.
 inline constexpr int kChunkRows = 512;
 inline constexpr int kChunkBlocks = kChunkRows / kBlockRows;
 
@@ -31,7 +31,8 @@ inline bool HasRow(std::span<const uint16_t> mask, int row) {
   return (mask[row / kBlockRows] >> (row % kBlockRows)) & 1;
 }
 inline void AddRow(std::span<uint16_t> mask, int row) {
-  mask[row / kBlockRows] = static_cast<uint16_t>(mask[row / kBlockRows] | (1u << (row % kBlockRows)));
+  mask[row / kBlockRows] =
+      static_cast<uint16_t>(mask[row / kBlockRows] | (1u << (row % kBlockRows)));
 }
 inline int CountRows(std::span<const uint16_t> mask) {
   int n = 0;

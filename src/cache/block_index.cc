@@ -37,8 +37,8 @@ void BlockIndex::MarkWritten(int row) {
 
 void BlockIndex::Forget() { std::fill(have_.begin(), have_.end(), 0); }
 
-// Grows to the view's rows. A view of another shape starts the index anew. Tiles keep their place within a
-// head, so growth moves each head's values.
+// Grows to the view's rows. A view of another shape starts the index anew. Tiles keep their place
+// within a head, so growth moves each head's values.
 void BlockIndex::Resize(const KvView& view) {
   const bool same_shape =
       n_kv_heads_ == view.n_kv_heads && k_dim_ == view.k_dim && v_dim_ == view.v_dim;
@@ -140,7 +140,8 @@ bool BlockIndex::SpotCheck(const KvView& view, int n) {
   const int limit = n < 0 ? n_blocks : std::min(n_blocks, 64);
   int checked = 0;
   for (int i = 0; i < limit && (n < 0 || checked < n); ++i) {
-    // A stride prime to most sizes spreads the checks, so that a rewritten half is met within a few steps.
+    // A stride prime to most sizes spreads the checks, so that a rewritten half is met within a few
+    // steps.
     next_check_ = (next_check_ + (n < 0 ? 1 : 101)) % n_blocks;
     if (have_[next_check_] == 0) continue;
     ++checked;

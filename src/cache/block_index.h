@@ -1,7 +1,7 @@
-// The block index of one stream of one layer: summaries of aligned 16-row blocks, computed lazily from
-// the stored (already quantised) rows and kept until one of their rows is written again. Holds only the
-// columns that a policy asked for. Notices rows that changed without a MarkWritten (a state load, a
-// context shift, a copied sequence) by fingerprints of the stored keys.
+// The block index of one stream of one layer: summaries of aligned 16-row blocks, computed lazily
+// from the stored (already quantised) rows and kept until one of their rows is written again. Holds
+// only the columns that a policy asked for. Notices rows that changed without a MarkWritten (a
+// state load, a context shift, a copied sequence) by fingerprints of the stored keys.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +29,19 @@ class BlockIndex {
   // Rows whose contents were just written by the host's graph: their blocks' summaries are dropped.
   void MarkWritten(int row);
 
-  // Makes the summaries `needs` current for every block set in `blocks` ([BlocksFor(n_rows)] words; a block
-  // counts when its word is 0xFFFF). Cheap when nothing changed. The view may grow or shrink between calls.
+  // Makes the summaries `needs` current for every block set in `blocks` ([BlocksFor(n_rows)] words;
+  // a block counts when its word is 0xFFFF). Cheap when nothing changed. The view may grow or
+  // shrink between calls.
   void Refresh(const KvView& view, SummarySet needs, std::span<const uint16_t> blocks);
 
-  // Compares the fingerprints of `n` summarised blocks, in rotation, with the stored rows (all of them when
-  // n < 0). On a difference everything is forgotten; returns false then.
+  // Compares the fingerprints of `n` summarised blocks, in rotation, with the stored rows (all of
+  // them when n < 0). On a difference everything is forgotten; returns false then.
   bool SpotCheck(const KvView& view, int n);
 
   void Forget();
 
-  // First tile of one KV head; valid after Refresh asked for the column. Scores of blocks that were not
-  // asked for are meaningless.
+  // First tile of one KV head; valid after Refresh asked for the column. Scores of blocks that were
+  // not asked for are meaningless.
   const uint16_t* Tiles(Column column, int kv_head) const {
     return columns_[static_cast<size_t>(column)].data() + kv_head * HeadValues(column);
   }
@@ -57,9 +58,9 @@ class BlockIndex {
   uint64_t Fingerprint(const KvView& view, int block) const;
 
   int n_kv_heads_ = 0, k_dim_ = 0, v_dim_ = 0;
-  int n_tiles_ = 0;                        // capacity
-  std::vector<SummarySet> have_;           // per block: columns that are current
-  std::vector<uint64_t> fingerprint_;      // per block, set when have_ becomes non-zero
+  int n_tiles_ = 0;                    // capacity
+  std::vector<SummarySet> have_;       // per block: columns that are current
+  std::vector<uint64_t> fingerprint_;  // per block, set when have_ becomes non-zero
   std::vector<uint16_t> columns_[static_cast<size_t>(Column::kCount)];
   int next_check_ = 0;
   uint64_t rebuilds_ = 0;

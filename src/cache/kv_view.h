@@ -1,5 +1,5 @@
-// One layer's keys and values of one stream as the host keeps them: a read-only view. Rows are cells of
-// the host's cache; which of them a query may see is the mask's business, not the view's.
+// One layer's keys and values of one stream as the host keeps them: a read-only view. Rows are
+// cells of the host's cache; which of them a query may see is the mask's business, not the view's.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,9 @@ struct KvView {
   int n_rows = 0, n_kv_heads = 0, k_dim = 0, v_dim = 0;
 
   const std::byte* KeyRow(int kv_head, int row) const { return k + kv_head * k_head + row * k_row; }
-  const std::byte* ValueRow(int kv_head, int row) const { return v + kv_head * v_head + row * v_row; }
+  const std::byte* ValueRow(int kv_head, int row) const {
+    return v + kv_head * v_head + row * v_row;
+  }
   // Bytes of one row of one KV head.
   size_t KeyBytes() const { return KvBytes(k_type, k_dim); }
   size_t ValueBytes() const { return KvBytes(v_type, v_dim); }

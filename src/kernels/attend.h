@@ -36,7 +36,7 @@ struct AttendArgs {
       nullptr;  // [n_queries] -> [n_blocks] row bits: K is read, mass counted
   const uint16_t* const* v_masks = nullptr;  // null: as masks; else subsets of them: V is read
   const uint16_t* const* bias = nullptr;     // null, or [n_queries] -> [16 n_blocks] f16, added to
-                                          // logits (read only at set bits)
+                                             // logits (read only at set bits)
   // logit = softcap > 0 ? softcap * tanh(scale * (q.k) / softcap) : scale * (q.k), plus bias
   float scale = 1.0f, softcap = 0.0f;
   bool reverse = false;  // sum V in descending row order: the control that shows the noise floor

@@ -75,7 +75,7 @@ class Comparison {
   Status Begin(const std::string& spec) {
     const Result<std::string> policy = plugin_.SetPolicy(spec);
     if (!policy.ok()) return Error{policy.error()};
-    const Status status = session_.Rewind();
+    Status status = session_.Rewind();
     plugin_.Forget();
     plugin_.ResetCounters();
     return status;
@@ -158,7 +158,7 @@ class Comparison {
   // The dense row of one teacher: dense against itself, from the run that just ended.
   Status AddDenseTeacher(Teacher teacher, CompareRow& row) {
     const CounterSnapshot counters = plugin_.Counters();
-    const Status status = CheckCounters("dense", false, counters);
+    Status status = CheckCounters("dense", false, counters);
     if (!status.ok()) return status;
     std::vector<TeacherStep> steps;
     for (int decision = 1; decision <= n_decisions_; ++decision) {
@@ -211,6 +211,7 @@ class Comparison {
       AddRecords(name, policy_spec, teacher, steps, counters, layers, row);
       if (teacher.name == "greedy") {
         std::vector<Token> tokens;
+        tokens.reserve(steps.size());
         for (const TeacherStep& step : steps) tokens.push_back(step.token_sparse);
         first_forced = FirstDifference(teacher.dense_tokens, tokens);
         t_sig = FirstSignificantDifference(teacher.dense_tokens, tokens, teacher.dense_margins);

@@ -37,10 +37,11 @@ const condense_api* CondenseApi() {
           [](const char* spec, char* error, size_t error_size) {
             return Outcome(PluginState::Get().SetPolicy(spec), error, error_size);
           },
-      .get_policy = [](char* spec,
-                       size_t size) { return CopyText(PluginState::Get().policy_spec(), spec, size); },
-      .policies_json =
-          []() -> const char* {
+      .get_policy =
+          [](char* spec, size_t size) {
+            return CopyText(PluginState::Get().policy_spec(), spec, size);
+          },
+      .policies_json = []() -> const char* {
         static const std::string json = PoliciesJson();
         return json.c_str();
       },
@@ -50,15 +51,13 @@ const condense_api* CondenseApi() {
             return PluginState::Get().layer_counters(layer, out) ? 0 : -1;
           },
       .reset_counters = [] { PluginState::Get().ResetCounters(); },
-      .set_observer =
-          [](condense_observer observer, void* user) {
-            PluginState::Get().SetObserver(observer, user);
-          },
+      .set_observer = [](condense_observer observer,
+                         void* user) { PluginState::Get().SetObserver(observer, user); },
       .forget = [] { PluginState::Get().Forget(); },
-      .version_string =
-          []() -> const char* { return "condense " CONDENSE_VERSION " (" CONDENSE_COMMIT ")"; },
-      .instruction_set =
-          []() -> const char* {
+      .version_string = []() -> const char* {
+        return "condense " CONDENSE_VERSION " (" CONDENSE_COMMIT ")";
+      },
+      .instruction_set = []() -> const char* {
         static thread_local std::string name;
         name = CurrentTarget();
         return name.c_str();

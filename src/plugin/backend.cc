@@ -1,6 +1,6 @@
-// The ggml backend: an ACCEL device over the CPU's buffers that claims FLASH_ATTN_EXT and the SET_ROWS that
-// write a KV cache. One backend instance per llama_context; each keeps its own block indexes, keyed by the
-// memory of the cache tensor.
+// The ggml backend: an ACCEL device over the CPU's buffers that claims FLASH_ATTN_EXT and the
+// SET_ROWS that write a KV cache. One backend instance per llama_context; each keeps its own block
+// indexes, keyed by the memory of the cache tensor.
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -35,7 +35,7 @@ struct Backend {
   uint64_t generation = 0, forget_generation = 0;
   std::unordered_map<const void*, CachedLayer> layers;
   int next_layer = 0;
-  bool wrote_cache = false;
+  bool wrote_cache = false, attended = false;
 };
 
 // Each reason is logged once a process.
@@ -50,14 +50,18 @@ void SetRows(Backend& backend, const ggml_tensor* op) {
   ComputeSetRows(op, backend.n_threads);
   const ggml_tensor* cache = Root(op);
   const ggml_tensor* indices = op->src[1];
-  // A cache is a leaf, [row width, rows, streams]; indices count rows over all streams. V's writes are noted
-  // like K's: nothing looks them up.
+  // A cache is a leaf, [row width, rows, streams]; indices count rows over all streams. V's writes
+  // are noted like K's: nothing looks them up.
   if (cache->op != GGML_OP_NONE || indices->ne[1] != 1 || indices->ne[2] != 1 ||
       op->ne[0] != cache->ne[0]) {
     return;
   }
   backend.wrote_cache = true;
-  CachedLayer& layer = backend.layers[cache->data];
+  const auto [entry, is_new] = backend.layers.try_emplace(cache->data);
+  // Written in an earlier graph, whose attention did not come here. Said now: a server may never
+  // end, and at the end llama.cpp's log may lose its last lines.
+  if (!is_new && !backend.attended) WarnIdle();
+  CachedLayer& layer = entry->second;
   layer.rows_per_stream = cache->ne[1];
   for (int64_t i = 0; i < indices->ne[0]; ++i) {
     const char* at = static_cast<const char*>(indices->data) + i * indices->nb[0];
@@ -75,6 +79,7 @@ void SetRows(Backend& backend, const ggml_tensor* op) {
 }
 
 void FlashAttention(Backend& backend, const ggml_tensor* op) {
+  backend.attended = true;
   PluginState& state = PluginState::Get();
   uint64_t generation = 0;
   const std::shared_ptr<const Policy> policy = state.policy(&generation);

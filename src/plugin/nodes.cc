@@ -30,12 +30,6 @@ bool IsHeadSize(int64_t dim, KvType type) {
   return dim >= 16 && dim <= 256 && dim % unit == 0;
 }
 
-std::string Dims(const ggml_tensor* t) {
-  return std::string(ggml_type_name(t->type)) + "[" + std::to_string(t->ne[0]) + "," +
-         std::to_string(t->ne[1]) + "," + std::to_string(t->ne[2]) + "," + std::to_string(t->ne[3]) +
-         "]";
-}
-
 }  // namespace
 
 const ggml_tensor* Root(const ggml_tensor* t) { return t->view_src != nullptr ? t->view_src : t; }
@@ -56,7 +50,8 @@ std::optional<std::string> WhyDeclined(const ggml_tensor* op) {
            std::to_string(v->ne[0]) + ", as in MLA) are not supported";
   }
   if (!IsHeadSize(k->ne[0], *k_type) || !IsHeadSize(v->ne[0], *v_type)) {
-    return "head size " + std::to_string(k->ne[0]) + " is not supported with " + Dims(k);
+    return "head size " + std::to_string(k->ne[0]) + " is not supported with " +
+           ggml_type_name(k->type);
   }
   if (q->type != GGML_TYPE_F32 || op->type != GGML_TYPE_F32) return "queries that are not f32";
   if (q->nb[0] != sizeof(float) || k->nb[0] != ggml_type_size(k->type) ||
@@ -68,7 +63,8 @@ std::optional<std::string> WhyDeclined(const ggml_tensor* op) {
   if (k->ne[2] < 1 || q->ne[2] % k->ne[2] != 0) return "query heads that KV heads do not divide";
   if (q->ne[3] != k->ne[3] || q->ne[3] != v->ne[3]) return "streams that differ between Q, K and V";
   if (mask != nullptr) {
-    if (mask->type != GGML_TYPE_F16 || mask->nb[0] != sizeof(uint16_t)) return "a mask that is not f16";
+    if (mask->type != GGML_TYPE_F16 || mask->nb[0] != sizeof(uint16_t))
+      return "a mask that is not f16";
     if (mask->ne[0] < k->ne[1] || mask->ne[1] < q->ne[1]) return "a mask that is too small";
   }
   if (sinks != nullptr && (sinks->type != GGML_TYPE_F32 || sinks->ne[0] != q->ne[2])) {
@@ -103,9 +99,9 @@ void ComputeSetRows(const ggml_tensor* op, int n_threads) {
       std::memcpy(&narrow, at, sizeof(narrow));
       row = narrow;
     }
-    const auto* from = reinterpret_cast<const float*>(static_cast<const char*>(rows->data) +
-                                                      i1 * rows->nb[1] + i2 * rows->nb[2] +
-                                                      i3 * rows->nb[3]);
+    const auto* from =
+        reinterpret_cast<const float*>(static_cast<const char*>(rows->data) + i1 * rows->nb[1] +
+                                       i2 * rows->nb[2] + i3 * rows->nb[3]);
     char* to = static_cast<char*>(op->data) + row * op->nb[1] + i2 * op->nb[2] + i3 * op->nb[3];
     if (op->type == GGML_TYPE_F32) {
       std::memcpy(to, from, n * sizeof(float));

@@ -1,4 +1,5 @@
-// Graph nodes of ggml to our types: which attention nodes and cache writes are claimed, and what they say.
+// Graph nodes of ggml to our types: which attention nodes and cache writes are claimed, and what
+// they say.
 #pragma once
 
 #include <optional>
@@ -9,8 +10,8 @@
 
 namespace condense {
 
-// Why a FLASH_ATTN_EXT node is left to the host; nothing where it is claimed. Depends on shapes and types
-// alone, since the host reuses graphs.
+// Why a FLASH_ATTN_EXT node is left to the host; nothing where it is claimed. Depends on shapes and
+// types alone, since the host reuses graphs.
 std::optional<std::string> WhyDeclined(const ggml_tensor* op);
 
 // SET_ROWS of FP32 rows into a matrix of a KV type: how llama.cpp writes K and V.
@@ -21,8 +22,8 @@ void ComputeSetRows(const ggml_tensor* op, int n_threads);
 // The tensor that owns the memory that `t` looks at.
 const ggml_tensor* Root(const ggml_tensor* t);
 
-// The keys that an attention node reads: its K, or what K is a fresh F16 copy of (llama.cpp converts an F32
-// cache before attention; the cache itself is read instead).
+// The keys that an attention node reads: its K, or what K is a fresh F16 copy of (llama.cpp
+// converts an F32 cache before attention; the cache itself is read instead).
 struct NodeKeys {
   const ggml_tensor* k;
   const ggml_tensor* v;
@@ -33,7 +34,8 @@ NodeKeys KeysOf(const ggml_tensor* op);
 // The node in our terms, but for the layer. A claimed node only.
 AttentionNode ToAttentionNode(const ggml_tensor* op, const NodeKeys& keys);
 
-// The layer number that llama.cpp writes at the end of a cache tensor's name; -1 where there is none.
+// The layer number that llama.cpp writes at the end of a cache tensor's name; -1 where there is
+// none.
 int LayerFromName(const char* name);
 
 }  // namespace condense

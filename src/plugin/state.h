@@ -1,5 +1,6 @@
-// Process-wide state of the plug-in: the policy in force, counters, the observer. Shared by every backend
-// instance (one per llama_context); guarded by one mutex, which a graph takes a few times a node.
+// Process-wide state of the plug-in: the policy in force, counters, the observer. Shared by every
+// backend instance (one per llama_context); guarded by one mutex, which a graph takes a few times a
+// node.
 #pragma once
 
 #include <condense/condense.h>
@@ -31,7 +32,8 @@ class PluginState {
 
   void Count(const StepCount& step);
   void CountMultiRows(int layer, uint64_t rows);
-  void CountNode(const AttentionNode& node, uint64_t select_ns, uint64_t attend_ns, uint64_t rebuilds);
+  void CountNode(const AttentionNode& node, uint64_t select_ns, uint64_t attend_ns,
+                 uint64_t rebuilds);
   void CountDeclined();
   condense_counters counters();
   bool layer_counters(uint32_t layer, condense_layer_counters* out);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -32,19 +33,28 @@ condense_layer_counters Total(const condense_counters& counters) {
 
 }  // namespace
 
+void WarnIdle() {
+  // Attention that was declined came, and its reason was logged.
+  const condense_counters counters = PluginState::Get().counters();
+  if (counters.nodes > 0 || counters.declined > 0) return;
+  static std::atomic<bool> said = false;
+  if (said.exchange(true)) return;
+  LogWarning("loaded, but no attention came: start the program with flash attention on (-fa on)");
+}
+
 void CloseStats(bool wrote_cache) {
   PluginState& state = PluginState::Get();
   const condense_counters counters = state.counters();
-  if (wrote_cache && counters.nodes == 0) {
-    LogWarning("loaded, but no attention came: start the program with flash attention on (-fa on)");
-  }
+  if (wrote_cache) WarnIdle();
   const char* wanted = std::getenv("CONDENSE_STATS");
   if (wanted == nullptr || *wanted == '\0' || std::strcmp(wanted, "0") == 0) return;
   const condense_layer_counters total = Total(counters);
   const double read = static_cast<double>(total.k_bytes + total.v_bytes + total.summary_bytes);
   const double share = total.dense_bytes == 0 ? 1.0 : read / static_cast<double>(total.dense_bytes);
   if (std::strcmp(wanted, "1") == 0) {
-    LogInfo(fmt::format(
+    // A warning, since llama.cpp's programs show no backend's info lines unless asked to be
+    // verbose.
+    LogWarning(fmt::format(
         "policy {}: {} sparse, {} dense, {} fallback one-row steps over {} layers; {} rows in "
         "prefill or verification; {:.2f} % of the dense KV bytes read; {} rebuilds, {} declined",
         state.policy_spec(), total.sparse_steps, total.dense_steps, total.fallback_steps,
@@ -53,7 +63,8 @@ void CloseStats(bool wrote_cache) {
   }
   std::FILE* file = std::fopen(wanted, "a");
   if (file == nullptr) {
-    LogWarning(fmt::format("CONDENSE_STATS: cannot append to '{}': {}", wanted, std::strerror(errno)));
+    LogWarning(
+        fmt::format("CONDENSE_STATS: cannot append to '{}': {}", wanted, std::strerror(errno)));
     return;
   }
   fmt::print(file,

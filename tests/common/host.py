@@ -75,6 +75,9 @@ def environment(policy=None, stats=None, with_plugin=True, **more):
     env.setdefault("OMP_WAIT_POLICY", "passive")
     if with_plugin:
         env["GGML_BACKEND_PATH"] = str(plugin())
+        # A llama.cpp with its CPU backend linked in looks for others only when an option asks for devices: this one does,
+        # and matches no tensor.
+        env["LLAMA_ARG_OVERRIDE_TENSOR"] = "^$=CPU"
         if policy is not None:
             env["CONDENSE_POLICY"] = policy
         if stats is not None:

@@ -117,7 +117,10 @@ class Architectures(host.HostTest):
                 wrong.append(f"{seen['name']}: sparse steps under the policy dense")
             rows.append((seen["name"], kind, why))
         self.assertEqual(wrong, [])
-        self.check_page(rows)
+        if host.LLAMA_SOURCE.resolve() == (host.ROOT / "build" / "llama.cpp").resolve():
+            self.check_page(rows)
+        else:
+            print("docs/HOSTS.md tells of the pinned llama.cpp; this is another, and the page is not compared")
 
     def check_page(self, rows):
         count = {}

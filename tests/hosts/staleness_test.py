@@ -222,7 +222,7 @@ class Staleness(host.HostTest):
                     probe.counters()
 
                     def run(together):
-                        probe.context(n_ctx=2048, n_seq_max=2, unified=unified)
+                        probe.context(n_ctx=2048, n_seq_max=2, unified=unified, kv="f32")
                         self.prefill(self.one, seq=0)
                         self.prefill(self.two, seq=1)
                         rows = []
@@ -240,8 +240,9 @@ class Staleness(host.HostTest):
                     self.assertEqual(probe.counters()["sparse_steps"], 2 * N_STEPS * self.n_layer)
                     together = run(True)
                     self.assertEqual(probe.counters()["sparse_steps"], 2 * N_STEPS * self.n_layer)
-                    # llama.cpp's matmuls of two rows may sum in another order than of one.
-                    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-3)
+                    # llama.cpp's matmuls of two rows may sum in another order than of one; with KV in f32 no rounding to
+                    # a narrow type makes that more than the last bits.
+                    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-4)
 
 
 if __name__ == "__main__":
