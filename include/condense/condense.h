@@ -63,7 +63,8 @@ struct condense_counters {
   uint64_t fallbacks[CONDENSE_FALLBACK_COUNT]; /* one-row steps by reason */
   uint64_t rebuilds;                           /* summaries found stale and dropped */
   uint64_t nodes;                              /* attention nodes computed */
-  uint64_t declined;             /* attention nodes left to the host, by shape or type */
+  uint64_t declined; /* times the host was told to keep an attention node (it asks more than once a
+                        graph) */
   uint64_t select_ns, attend_ns; /* wall time of one-row nodes: choosing rows; attention */
 };
 

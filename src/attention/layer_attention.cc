@@ -152,32 +152,38 @@ class NodeRunner {
   // it, its own, and to no other query row. Several rows of one sequence see each other's: prefill
   // or verification.
   void FindSingleRows(int s, std::vector<uint8_t>& is_single) {
-    constexpr int kMaxSequences = 64;
     std::fill(is_single.begin(), is_single.end(), 0);
     if (visibility_.n_mask_heads() != 1) return;
     if (node_.n_rows == 1) {
       is_single[0] = 1;
       return;
     }
-    const std::vector<int>& written = cache_.Stream(node_.first_stream + s).written;
-    if (node_.n_rows > kMaxSequences || written.empty()) return;
-    std::vector<int> own(node_.n_rows, -1);
-    std::vector<int> seen_by(written.size(), 0);
+    RowMask written(n_blocks_, 0);
+    for (int row : cache_.Stream(node_.first_stream + s).written) {
+      if (row < node_.kv.n_rows) AddRow(written, row);
+    }
+    std::vector<int> blocks;
+    for (int b = 0; b < n_blocks_; ++b) {
+      if (written[b] != 0) blocks.push_back(b);
+    }
     for (int r = 0; r < node_.n_rows; ++r) {
       const uint16_t* visible = visibility_.Row(s, 0, r);
-      int n = 0;
-      for (size_t w = 0; w < written.size(); ++w) {
-        if (written[w] >= node_.kv.n_rows ||
-            !((visible[written[w] / kBlockRows] >> (written[w] % kBlockRows)) & 1)) {
-          continue;
-        }
-        ++seen_by[w];
-        own[r] = static_cast<int>(w);
-        ++n;
+      int n = 0, own_block = 0;
+      uint16_t own = 0;
+      for (int b : blocks) {
+        const auto seen = static_cast<uint16_t>(visible[b] & written[b]);
+        if (seen == 0) continue;
+        n += std::popcount(seen);
+        own_block = b;
+        own = seen;
       }
-      if (n != 1) own[r] = -1;
+      if (n != 1) continue;
+      int seen_by = 0;
+      for (int other = 0; other < node_.n_rows && seen_by < 2; ++other) {
+        seen_by += (visibility_.Row(s, 0, other)[own_block] & own) != 0;
+      }
+      is_single[r] = seen_by == 1;
     }
-    for (int r = 0; r < node_.n_rows; ++r) is_single[r] = own[r] >= 0 && seen_by[own[r]] == 1;
   }
 
   void SelectRow(const Single& single, Selection& selection) {
@@ -195,8 +201,7 @@ class NodeRunner {
         const KvView view = View(single.stream);
         bool continued = false;
         SequenceState* state = &stream.Sequence(visible, n_visible, &continued);
-        // Rows that grew by what was just written: two blocks in rotation. Anything else: look at
-        // all.
+        // Rows that grew by what was just written: two whole blocks in rotation. Else: all.
         if (!stream.index.SpotCheck(view, continued ? 2 : -1)) {
           stream.ForgetChoices();
           state = &stream.Sequence(visible, n_visible, &continued);

@@ -264,6 +264,27 @@ TEST(LayerAttentionTest, SequencesInOneBatchAreEachADecodeStep) {
   }
 }
 
+// A server's batch: one sequence's decode step beside another's prompt.
+TEST(LayerAttentionTest, DecodeStepBesideALongPromptIsSparse) {
+  constexpr int kPrompt = 200, kOwn = 1200, kCache = kOwn + kPrompt;
+  Made made(1, 1 + kPrompt, kCache, 6, 2, 64, 29);
+  LayerCache cache;
+  for (int row = 0; row < kCache; ++row) cache.MarkWritten(0, row);
+  cache.Stream(0).written = {kOwn - 1};
+  for (int r = 0; r < kPrompt; ++r) cache.Stream(0).written.push_back(kOwn + r);
+  for (int j = 0; j < kCache; ++j) {
+    made.Mask(0, 0)[j] = j < kOwn ? 0 : kHalfNegInf;
+    for (int r = 0; r < kPrompt; ++r) {
+      made.Mask(0, 1 + r)[j] = j >= kOwn && j <= kOwn + r ? 0 : kHalfNegInf;
+    }
+  }
+  std::vector<StepCount> steps;
+  Attend(made.Node(), "mean:blocks=4", 2, &cache, &steps);
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_TRUE(steps[0].sparse);
+  EXPECT_EQ(steps[0].visible_rows, static_cast<uint64_t>(kOwn));
+}
+
 TEST(LayerAttentionTest, RowsOfOneSequenceAreDense) {
   Made made(1, 3, 1600, 9, 3, 64, 19);
   LayerCache cache;

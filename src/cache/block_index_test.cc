@@ -114,7 +114,11 @@ TEST(BlockIndexTest, SpotCheckFindsRowsThatChangedUnseen) {
   EXPECT_EQ(index.rebuilds(), 1u);
   index.Refresh(cache.View(), kMeanKey, AllBlocks(cache));
   EXPECT_TRUE(index.SpotCheck(cache.View(), -1));
-  // Two blocks a step meet any block within as many steps as there are blocks.
+  // A block's last row is looked at in every step; the others within as many steps as there are
+  // blocks.
+  cache.Rewrite(17 * kBlockRows - 1);
+  EXPECT_FALSE(index.SpotCheck(cache.View(), 0));
+  index.Refresh(cache.View(), kMeanKey, AllBlocks(cache));
   cache.Rewrite(17);
   bool found = false;
   for (int step = 0; step < 32 && !found; ++step) found = !index.SpotCheck(cache.View(), 2);

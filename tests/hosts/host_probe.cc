@@ -1,7 +1,8 @@
-// libllama by commands: reads one JSON object a line and answers each, so that a test can say in Python what a host does
-// to its contexts (batches, sequences, state, shifts) with and without the plug-in. Uses the public interfaces of
-// llama.cpp and Condense alone. An answer is two little-endian uint32 (bytes of JSON, number of floats), the JSON, the
-// floats: logits [rows, n_vocab].
+// libllama by commands: reads one JSON object a line and answers each, so that a test can say in
+// Python what a host does to its contexts (batches, sequences, state, shifts) with and without the
+// plug-in. Uses the public interfaces of llama.cpp and Condense alone. An answer is two
+// little-endian uint32 (bytes of JSON, number of floats), the JSON, the floats: logits [rows,
+// n_vocab].
 #include <condense/condense.h>
 
 #include <cstdint>
@@ -30,7 +31,8 @@ struct Batch {
 };
 
 ggml_type KvTypeNamed(const std::string& name) {
-  for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
+  for (ggml_type type :
+       {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
     if (name == ggml_type_name(type)) return type;
   }
   throw std::runtime_error("unknown KV type " + name);
@@ -97,14 +99,16 @@ class Probe {
 
   json SetPolicy(const json& ask) {
     char error[1024] = "", spec[512] = "";
-    Check(Api()->set_policy(ask.at("spec").get<std::string>().c_str(), error, sizeof(error)), error);
+    Check(Api()->set_policy(ask.at("spec").get<std::string>().c_str(), error, sizeof(error)),
+          error);
     Api()->get_policy(spec, sizeof(spec));
     return {{"spec", spec}};
   }
 
   json ForceTarget(const json& ask) {
     char error[1024] = "";
-    Check(Api()->force_instruction_set(ask.at("name").get<std::string>().c_str(), error, sizeof(error)),
+    Check(Api()->force_instruction_set(ask.at("name").get<std::string>().c_str(), error,
+                                       sizeof(error)),
           error);
     return {{"instruction_set", Api()->instruction_set()}};
   }
@@ -113,9 +117,13 @@ class Probe {
   json Counters(const json& ask) {
     condense_counters all = {};
     Api()->get_counters(&all);
-    json out = {{"nodes", all.nodes}, {"declined", all.declined}, {"rebuilds", all.rebuilds},
-                {"n_layers", all.n_layers}, {"n_query_heads", all.n_query_heads},
-                {"n_kv_heads", all.n_kv_heads}, {"fallbacks", all.fallbacks}};
+    json out = {{"nodes", all.nodes},
+                {"declined", all.declined},
+                {"rebuilds", all.rebuilds},
+                {"n_layers", all.n_layers},
+                {"n_query_heads", all.n_query_heads},
+                {"n_kv_heads", all.n_kv_heads},
+                {"fallbacks", all.fallbacks}};
     uint64_t sparse = 0, dense = 0, fallback = 0, multi = 0, read = 0, would_read = 0;
     std::vector<uint64_t> sparse_by_layer;
     for (uint32_t i = 0; i < all.n_layers; ++i) {
@@ -129,8 +137,12 @@ class Probe {
       would_read += layer.dense_bytes;
       sparse_by_layer.push_back(layer.sparse_steps);
     }
-    out.update({{"sparse_steps", sparse}, {"dense_steps", dense}, {"fallback_steps", fallback},
-                {"multi_rows", multi}, {"bytes_read", read}, {"dense_bytes", would_read},
+    out.update({{"sparse_steps", sparse},
+                {"dense_steps", dense},
+                {"fallback_steps", fallback},
+                {"multi_rows", multi},
+                {"bytes_read", read},
+                {"dense_bytes", would_read},
                 {"sparse_steps_by_layer", sparse_by_layer}});
     if (ask.value("reset", true)) Api()->reset_counters();
     return out;
@@ -195,7 +207,9 @@ class Probe {
     return {{"n_ctx", llama_n_ctx(context)}, {"has_memory", llama_get_memory(context) != nullptr}};
   }
 
-  llama_context* Context(const json& ask) { return contexts_.at(ask.at("name").get<std::string>()); }
+  llama_context* Context(const json& ask) {
+    return contexts_.at(ask.at("name").get<std::string>());
+  }
 
   json FreeContext(const json& ask) {
     llama_free(Context(ask));
@@ -220,7 +234,8 @@ class Probe {
       batch.logits[i] = all || (!none && i + 1 == n);
     }
     const int rc = llama_decode(Context(ask), batch);
-    if (rc != 0) throw std::runtime_error("llama_decode returned " + std::to_string(rc) + ": " + log_);
+    if (rc != 0)
+      throw std::runtime_error("llama_decode returned " + std::to_string(rc) + ": " + log_);
     const int n_vocab = llama_vocab_n_tokens(vocab_);
     for (int i = 0; i < n; ++i) {
       if (!batch.logits[i]) continue;
@@ -286,7 +301,8 @@ class Probe {
 
 void Send(const json& answer, const std::vector<float>& floats) {
   const std::string text = answer.dump(-1, ' ', false, json::error_handler_t::replace);
-  const uint32_t sizes[2] = {static_cast<uint32_t>(text.size()), static_cast<uint32_t>(floats.size())};
+  const uint32_t sizes[2] = {static_cast<uint32_t>(text.size()),
+                             static_cast<uint32_t>(floats.size())};
   std::fwrite(sizes, sizeof(sizes), 1, stdout);
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fwrite(floats.data(), sizeof(float), floats.size(), stdout);

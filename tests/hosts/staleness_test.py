@@ -97,6 +97,30 @@ class Staleness(host.HostTest):
         # The prompt's rows come back as they were: nothing is stale, and the steps' rows are written again.
         self.compare(lambda: run(True), lambda: run(False), rebuilds=False)
 
+    def test_state_with_a_shared_beginning_is_loaded_into_the_same_cells(self):
+        """The hardest to see: the next step's rows are those of the last one and one more, and half the blocks are as they
+        were."""
+        probe = self.probe
+        two = self.one[:N_PROMPT // 2] + self.two[1:N_PROMPT]
+        probe.policy("dense")
+        probe.context(n_ctx=1024)
+        self.prefill(two)
+        probe.steps(two[N_PROMPT:N_PROMPT + 1], N_PROMPT)
+        probe.ask("state", name="a", what="save", state="two")
+        probe.free()
+
+        def run(disturb):
+            probe.context(n_ctx=1024)
+            if disturb:
+                self.prefill(self.one)
+                probe.steps(self.one[N_PROMPT:N_PROMPT + 1], N_PROMPT)
+            probe.ask("state", name="a", what="load", state="two")
+            rows = probe.steps(two[N_PROMPT + 1:N_PROMPT + 1 + N_STEPS], N_PROMPT + 1)
+            probe.free()
+            return rows
+
+        self.compare(lambda: run(True), lambda: run(False), rebuilds=True)
+
     def test_rollback_and_other_tokens(self):
         probe = self.probe
 
