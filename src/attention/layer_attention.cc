@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "attention/observe.h"
+#include "attention/step.h"
 #include "attention/visibility.h"
 #include "base/result.h"
 #include "kernels/attend.h"
@@ -106,7 +107,8 @@ class NodeRunner {
     const auto start = Clock::now();
     std::vector<uint8_t> is_single(node_.n_rows);
     for (int s = 0; s < node_.n_streams; ++s) {
-      FindSingleRows(s, is_single);
+      FindDecodeRows(node_, visibility_, s, cache_.Stream(node_.first_stream + s).written,
+                     is_single);
       for (int r = 0; r < node_.n_rows; ++r) {
         if (is_single[r]) singles_.push_back({s, r});
       }
@@ -148,44 +150,6 @@ class NodeRunner {
     if (multi_rows > 0 && sink_.on_multi_rows) sink_.on_multi_rows(node_.layer, multi_rows);
   }
 
-  // A row is a decode step of its sequence when exactly one of the rows just written is visible to
-  // it, its own, and to no other query row. Several rows of one sequence see each other's: prefill
-  // or verification.
-  void FindSingleRows(int s, std::vector<uint8_t>& is_single) {
-    std::fill(is_single.begin(), is_single.end(), 0);
-    if (visibility_.n_mask_heads() != 1) return;
-    if (node_.n_rows == 1) {
-      is_single[0] = 1;
-      return;
-    }
-    RowMask written(n_blocks_, 0);
-    for (int row : cache_.Stream(node_.first_stream + s).written) {
-      if (row < node_.kv.n_rows) AddRow(written, row);
-    }
-    std::vector<int> blocks;
-    for (int b = 0; b < n_blocks_; ++b) {
-      if (written[b] != 0) blocks.push_back(b);
-    }
-    for (int r = 0; r < node_.n_rows; ++r) {
-      const uint16_t* visible = visibility_.Row(s, 0, r);
-      int n = 0, own_block = 0;
-      uint16_t own = 0;
-      for (int b : blocks) {
-        const auto seen = static_cast<uint16_t>(visible[b] & written[b]);
-        if (seen == 0) continue;
-        n += std::popcount(seen);
-        own_block = b;
-        own = seen;
-      }
-      if (n != 1) continue;
-      int seen_by = 0;
-      for (int other = 0; other < node_.n_rows && seen_by < 2; ++other) {
-        seen_by += (visibility_.Row(s, 0, other)[own_block] & own) != 0;
-      }
-      is_single[r] = seen_by == 1;
-    }
-  }
-
   void SelectRow(const Single& single, Selection& selection) {
     const std::span<const uint16_t> visible = Visible(single);
     const int n_visible = CountRows(visible);
@@ -225,51 +189,8 @@ class NodeRunner {
         policy_.Select(query, selection);
       }
     }
-    if (sink_.on_step) sink_.on_step(Count(selection, visible, n_visible));
-  }
-
-  StepCount Count(const Selection& selection, std::span<const uint16_t> visible,
-                  int n_visible) const {
-    StepCount count;
-    count.layer = node_.layer;
-    count.sparse = !selection.dense;
-    count.policy_dense = policy_.is_dense();
-    count.reason = selection.reason;
-    count.visible_rows = n_visible;
-    const uint64_t heads = node_.kv.n_kv_heads;
-    const uint64_t k_row = node_.kv.KeyBytes(), v_row = node_.kv.ValueBytes();
-    count.dense_bytes = n_visible * heads * (k_row + v_row);
-    count.summary_bytes = selection.summary_bytes;
-    if (selection.dense) {
-      count.unique_rows = n_visible * heads;
-      count.nominal_rows = static_cast<uint64_t>(n_visible) * node_.n_query_heads;
-      count.k_bytes = count.unique_rows * k_row;
-      count.v_bytes = count.unique_rows * v_row;
-      return count;
-    }
-    uint64_t v_rows = 0;
-    for (uint64_t g = 0; g < heads; ++g) {
-      for (int b = 0; b < n_blocks_; ++b) {
-        uint16_t k_any = 0, v_any = 0;
-        if (selection.per_query_head) {
-          for (int h = 0; h < group_; ++h) {
-            const int set = static_cast<int>(g) * group_ + h;
-            k_any = static_cast<uint16_t>(k_any | selection.KMask(set)[b]);
-            v_any = static_cast<uint16_t>(v_any | selection.VMask(set)[b]);
-            count.nominal_rows += std::popcount(selection.KMask(set)[b]);
-          }
-        } else {
-          k_any = selection.KMask(static_cast<int>(g))[b];
-          v_any = selection.VMask(static_cast<int>(g))[b];
-          count.nominal_rows += static_cast<uint64_t>(group_) * std::popcount(k_any);
-        }
-        count.unique_rows += std::popcount(k_any);
-        v_rows += std::popcount(v_any);
-      }
-    }
-    count.k_bytes = count.unique_rows * k_row;
-    count.v_bytes = v_rows * v_row;
-    return count;
+    if (sink_.on_step)
+      sink_.on_step(CountStep(node_, policy_, selection, visible.size(), n_visible));
   }
 
   void CopyQuery(const Single& single, int head, float* to) const {

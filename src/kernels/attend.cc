@@ -119,6 +119,16 @@ HWY_INLINE float FinishLogits(const Tile& tile, size_t i, const BlockList& list)
   for (size_t idx = 0; idx < list.n; ++idx) {
     const size_t b = list.block[idx];
     if (mask[b] == 0) continue;
+    const uint16_t* added = bias != nullptr ? bias + b * kBlockRows : nullptr;
+    HWY_ALIGN uint16_t padded[16];
+    if (bias != nullptr && mask[b] != 0xFFFF) {  // the mask's row may end within the block
+      std::fill_n(padded, 16, 0);
+      for (uint32_t rest = mask[b]; rest != 0; rest &= rest - 1) {
+        const int lane = std::countr_zero(rest);
+        padded[lane] = added[lane];
+      }
+      added = padded;
+    }
     for (size_t g = 0; g < kRowVectors; ++g) {
       const size_t at = b * kBlockRows + g * kLanes;
       VF logit = hn::Mul(hn::Load(d, row + at), scale);
@@ -126,7 +136,7 @@ HWY_INLINE float FinishLogits(const Tile& tile, size_t i, const BlockList& list)
         const VF cap = hn::Set(d, args.softcap);
         logit = hn::Mul(TanhOrNan(hn::Div(logit, cap)), cap);
       }
-      if (bias != nullptr) logit = hn::Add(logit, LoadF16(d, bias + at));
+      if (bias != nullptr) logit = hn::Add(logit, LoadF16(d, added + g * kLanes));
       if (mask[b] != 0xFFFF) logit = hn::IfThenElse(RowMaskLanes(mask[b], g), logit, minus_inf);
       hn::Store(logit, d, row + at);
       max[g] = hn::IfThenElse(hn::Gt(logit, max[g]), logit, max[g]);

@@ -1,0 +1,27 @@
+// One-row steps of a node: which query rows are decode steps of their sequence, and what a step
+// reads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention/layer_attention.h"
+#include "attention/visibility.h"
+
+namespace condense {
+
+// is_decode[r] = 1 where query row r of stream `stream` is a decode step: exactly one of the rows
+// just written
+// (`written`) is visible to it, its own, and that row to no other query row. Several rows of one
+// sequence see each other's: prefill or verification. A lone query row always is one. is_decode:
+// [n_rows].
+void FindDecodeRows(const AttentionNode& node, const Visibility& visibility, int stream,
+                    std::span<const int> written, std::vector<uint8_t>& is_decode);
+
+// Rows and bytes of a step: a row counts once a KV head, whichever query heads of the group read
+// it.
+StepCount CountStep(const AttentionNode& node, const Policy& policy, const Selection& selection,
+                    size_t n_blocks, int n_visible);
+
+}  // namespace condense
