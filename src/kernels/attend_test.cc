@@ -41,7 +41,8 @@ double LogitBound(const AttendArgs& args, int query, int row) {
   for (int c = 0; c < args.k_dim; ++c)
     magnitude += std::fabs(k[c] * args.q[query * args.k_dim + c]);
   magnitude *= args.scale;
-  double bound = (args.k_dim / 2 + 3) * kUnit * magnitude;
+  const int n_terms = args.k_dim / 2 + 3;  // one of the two chains, and its end
+  double bound = n_terms * kUnit * magnitude;
   if (args.softcap > 0) bound += 16 * kUnit * args.softcap;
   if (args.bias != nullptr)
     bound += kUnit * (magnitude + std::fabs(F32FromF16(args.bias[query][row])));

@@ -81,8 +81,9 @@ TEST_P(SummaryTest, ScoresMatchReference) {
           magnitude += 0.125 * std::fabs(q[c]) *
                        std::max(std::fabs(F32FromF16(low[at])), std::fabs(F32FromF16(high[at])));
         }
-        ASSERT_NEAR(mean_scores[block], expected[block], (dim / 2 + 3) * kUnit * magnitude);
-        ASSERT_NEAR(bounds[block], expected_bounds[block], (dim / 2 + 3) * kUnit * magnitude);
+        const auto n_terms = static_cast<double>(dim / 2 + 3);
+        ASSERT_NEAR(mean_scores[block], expected[block], n_terms * kUnit * magnitude);
+        ASSERT_NEAR(bounds[block], expected_bounds[block], n_terms * kUnit * magnitude);
       }
     }
   }

@@ -23,11 +23,11 @@ struct KernelCase {
   bool bias = false, v_subset = false, reverse = false;
 
   std::string Name() const {
-    static const char* const kMasks[] = {"full", "causal", "random", "blocks", "one", "empty"};
+    static const char* const masks[] = {"full", "causal", "random", "blocks", "one", "empty"};
     std::string name = std::to_string(n_rows) + " rows, " + std::to_string(n_queries) +
                        " queries, " + std::to_string(k_dim) + "/" + std::to_string(v_dim) + " " +
                        KvTypeName(k_type) + "/" + KvTypeName(v_type) + ", " +
-                       kMasks[static_cast<int>(mask)];
+                       masks[static_cast<int>(mask)];
     if (softcap > 0) name += ", softcap";
     if (bias) name += ", bias";
     if (v_subset) name += ", V subset";

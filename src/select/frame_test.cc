@@ -35,7 +35,7 @@ FramePolicy Frame(const FrameOptions& options, ScoreFn fn, SummarySet needs = 0)
 
 // Prefers the blocks named, in that order.
 ScoreFn Prefer(std::vector<int> blocks) {
-  return [blocks](const ScoreQuery&, int block) {
+  return [blocks = std::move(blocks)](const ScoreQuery&, int block) {
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (blocks[i] == block) return 100.0f - static_cast<float>(i);
     }
