@@ -166,7 +166,9 @@ class NodeRunner {
         bool continued = false;
         SequenceState* state = &stream.Sequence(visible, n_visible, &continued);
         // Rows that grew by what was just written: two whole blocks in rotation. Else: all.
-        if (!stream.index.SpotCheck(view, continued ? 2 : -1)) {
+        const bool current = stream.index.SpotCheck(view, continued ? 2 : -1) &&
+                             (!node_.check_all_blocks || stream.index.CheckLastRows(view));
+        if (!current) {
           stream.ForgetChoices();
           state = &stream.Sequence(visible, n_visible, &continued);
         }

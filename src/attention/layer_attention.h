@@ -20,6 +20,9 @@ namespace condense {
 struct AttentionNode {
   int layer = 0;
   int n_streams = 1, n_rows = 1, n_query_heads = 1;  // query rows a stream
+  // Look at every block for rows that changed unseen, not just at two: the first layer of a step
+  // does.
+  bool check_all_blocks = false;
   int first_stream = 0;          // stream of the cache that stream 0 of this node is
   const std::byte* q = nullptr;  // f32; [stream][head][row][k_dim] by strides
   size_t q_row = 0, q_head = 0, q_stream = 0;

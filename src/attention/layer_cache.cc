@@ -94,6 +94,11 @@ void LayerCache::Forget() {
   }
 }
 
+bool LayerCache::has_summaries() const {
+  return std::any_of(streams.begin(), streams.end(),
+                     [](const StreamCache& stream) { return stream.index.has_summaries(); });
+}
+
 uint64_t LayerCache::rebuilds() const {
   uint64_t n = 0;
   for (const StreamCache& stream : streams) n += stream.index.rebuilds();

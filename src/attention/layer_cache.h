@@ -44,6 +44,7 @@ struct LayerCache {
   StreamCache& Stream(int stream);
   void MarkWritten(int stream, int row);
   void Forget();
+  bool has_summaries() const;
   uint64_t rebuilds() const;
 };
 

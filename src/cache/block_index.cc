@@ -35,6 +35,10 @@ void BlockIndex::MarkWritten(int row) {
   if (block < have_.size()) have_[block] = 0;
 }
 
+bool BlockIndex::has_summaries() const {
+  return std::any_of(have_.begin(), have_.end(), [](SummarySet have) { return have != 0; });
+}
+
 void BlockIndex::Forget() { std::fill(have_.begin(), have_.end(), 0); }
 
 // Grows to the view's rows. A view of another shape starts the index anew. Tiles keep their place
@@ -69,7 +73,7 @@ void BlockIndex::Resize(const KvView& view) {
   }
   have_.resize(n_blocks, 0);
   fingerprint_.resize(n_blocks, 0);
-  last_row_.resize(n_blocks, 0);
+  last_rows_.resize(n_blocks, 0);
 }
 
 // Eight bytes of each of the block's rows, of a KV head that rotates with the block.
@@ -85,11 +89,13 @@ uint64_t BlockIndex::Fingerprint(const KvView& view, int block) const {
   return hash;
 }
 
-uint64_t BlockIndex::LastRow(const KvView& view, int block) {
-  uint64_t word;
-  std::memcpy(&word, view.KeyRow(block % view.n_kv_heads, block * kBlockRows + kBlockRows - 1),
-              sizeof(word));
-  return word;
+uint64_t BlockIndex::LastRows(const KvView& view, int block) {
+  uint64_t words[2];
+  for (int i = 0; i < 2; ++i) {
+    const int row = (block + 1) * kBlockRows - 1 - i;
+    std::memcpy(&words[i], view.KeyRow(block % view.n_kv_heads, row), sizeof(words[i]));
+  }
+  return words[0] ^ words[1] * 0xD6E8FEB86659FD93ull;
 }
 
 void BlockIndex::Refresh(const KvView& view, SummarySet needs, std::span<const uint16_t> blocks) {
@@ -139,7 +145,7 @@ void BlockIndex::Refresh(const KvView& view, SummarySet needs, std::span<const u
     }
     if (have_[b] == 0) {
       fingerprint_[b] = Fingerprint(view, static_cast<int>(b));
-      last_row_[b] = LastRow(view, static_cast<int>(b));
+      last_rows_[b] = LastRows(view, static_cast<int>(b));
     }
     have_[b] |= needs;
   }
@@ -149,8 +155,6 @@ bool BlockIndex::SpotCheck(const KvView& view, int n) {
   const int n_blocks = std::min(static_cast<int>(have_.size()), view.n_rows / kBlockRows);
   if (n_blocks == 0) return true;
   bool same = true;
-  // Without a branch on the outcome, so that the cache misses overlap.
-  for (int b = 0; b < n_blocks; ++b) same &= have_[b] == 0 || LastRow(view, b) == last_row_[b];
   const int limit = n < 0 ? n_blocks : std::min(n_blocks, 64);
   int checked = 0;
   for (int i = 0; same && i < limit && (n < 0 || checked < n); ++i) {
@@ -159,6 +163,18 @@ bool BlockIndex::SpotCheck(const KvView& view, int n) {
     ++checked;
     same = Fingerprint(view, next_check_) == fingerprint_[next_check_];
   }
+  return ForgetUnless(same);
+}
+
+bool BlockIndex::CheckLastRows(const KvView& view) {
+  const int n_blocks = std::min(static_cast<int>(have_.size()), view.n_rows / kBlockRows);
+  bool same = true;
+  // Without a branch on the outcome, so that the misses overlap.
+  for (int b = 0; b < n_blocks; ++b) same &= have_[b] == 0 || LastRows(view, b) == last_rows_[b];
+  return ForgetUnless(same);
+}
+
+bool BlockIndex::ForgetUnless(bool same) {
   if (same) return true;
   Forget();
   ++rebuilds_;

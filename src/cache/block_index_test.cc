@@ -114,11 +114,14 @@ TEST(BlockIndexTest, SpotCheckFindsRowsThatChangedUnseen) {
   EXPECT_EQ(index.rebuilds(), 1u);
   index.Refresh(cache.View(), kMeanKey, AllBlocks(cache));
   EXPECT_TRUE(index.SpotCheck(cache.View(), -1));
-  // A block's last row is looked at in every step; the others within as many steps as there are
-  // blocks.
-  cache.Rewrite(17 * kBlockRows - 1);
-  EXPECT_FALSE(index.SpotCheck(cache.View(), 0));
+  // The last two rows of every block, which change when another sequence is written over the cache.
+  EXPECT_TRUE(index.CheckLastRows(cache.View()));
+  cache.Rewrite(17 * kBlockRows - 2);
+  EXPECT_FALSE(index.CheckLastRows(cache.View()));
+  EXPECT_EQ(index.rebuilds(), 2u);
+  EXPECT_FALSE(index.has_summaries());
   index.Refresh(cache.View(), kMeanKey, AllBlocks(cache));
+  // Two whole blocks a step meet any block within as many steps as there are blocks.
   cache.Rewrite(17);
   bool found = false;
   for (int step = 0; step < 32 && !found; ++step) found = !index.SpotCheck(cache.View(), 2);

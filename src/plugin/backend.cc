@@ -35,6 +35,8 @@ struct Backend {
   uint64_t generation = 0, forget_generation = 0;
   std::unordered_map<const void*, CachedLayer> layers;
   int next_layer = 0;
+  int last_layer = -1;         // of the last attention node: layers ascend within a step
+  bool check_pending = false;  // no layer with summaries was looked at as a whole in this step yet
   bool wrote_cache = false, attended = false;
 };
 
@@ -103,6 +105,9 @@ void FlashAttention(Backend& backend, const ggml_tensor* op) {
     if (layer.layer < 0) layer.layer = &layer == &untracked ? 0 : backend.next_layer++;
   }
   node.layer = layer.layer;
+  if (node.layer <= backend.last_layer) backend.check_pending = true;
+  node.check_all_blocks = backend.check_pending;
+  backend.last_layer = node.layer;
 
   AttentionSink sink;
   sink.on_step = [&](const StepCount& step) { state.Count(step); };
@@ -111,9 +116,18 @@ void FlashAttention(Backend& backend, const ggml_tensor* op) {
     sink.on_observations = [&](std::span<const Observation> seen) { state.Report(seen); };
   }
   ComputeAttention(node, layer.cache, *policy, backend.n_threads, sink);
-  const uint64_t rebuilds = layer.cache.rebuilds();
-  state.CountNode(node, sink.select_ns, sink.attend_ns, rebuilds - layer.rebuilds_seen);
-  layer.rebuilds_seen = rebuilds;
+  if (layer.cache.has_summaries()) backend.check_pending = false;
+  uint64_t rebuilds = layer.cache.rebuilds() - layer.rebuilds_seen;
+  layer.rebuilds_seen += rebuilds;
+  if (rebuilds > 0) {
+    // Whatever wrote this layer's rows wrote the others' too, and these have not been attended yet.
+    for (auto& [data, other] : backend.layers) {
+      if (&other == &layer || other.layer <= node.layer) continue;
+      other.cache.Forget();
+      ++rebuilds;
+    }
+  }
+  state.CountNode(node, sink.select_ns, sink.attend_ns, rebuilds);
 }
 
 // --- the backend ---
