@@ -6,7 +6,7 @@ figure is a ratio of medians of runs that take turns (llama.cpp without flash at
 plug-in dense, the plug-in sparse), so that a machine whose speed drifts moves both sides. Nothing is
 asserted about times; that the sparse path ran is.
 
-usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N] [--only program|kernels]
+usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N] [--only kernels|deep|shallow|prefill]
 """
 import argparse
 import json
@@ -90,19 +90,27 @@ def ratio_figure(name, speeds, arm, how):
             "rounds": speeds}
 
 
-def program_figures(arms, options):
-    every = ["llama fa off", "llama fa on", "plug-in dense", "plug-in sparse"]
-    deep = interleave(arms, every, options.rounds, f"decode at depth {options.depth}", depth=options.depth,
+EVERY = ["llama fa off", "llama fa on", "plug-in dense", "plug-in sparse"]
+
+
+def deep_figures(arms, options):
+    deep = interleave(arms, EVERY, options.rounds, f"decode at depth {options.depth}", depth=options.depth,
                       n_prompt=0, n_generate=64, repetitions=5)
     how = f"llama-bench -d {options.depth} -n 64 -r 5, SmolLM2-135M Q4_1, f16 KV, {arms.threads} threads"
     yield ratio_figure("dense_vs_llama", deep, "plug-in dense", how)
     yield ratio_figure("mean193_vs_llama", deep, "plug-in sparse", how + f", {SPARSE}")
-    shallow = interleave(arms, every, max(options.rounds, 5), "decode at depth 0 to 256", depth=0, n_prompt=0,
+
+
+def shallow_figures(arms, options):
+    shallow = interleave(arms, EVERY, max(options.rounds, 5), "decode at depth 0 to 256", depth=0, n_prompt=0,
                          n_generate=256, repetitions=3)
     how = f"llama-bench -d 0 -n 256 -r 3, {arms.threads} threads"
     slower = min(("plug-in dense", "plug-in sparse"), key=lambda a: statistics.median(shallow[a]))
     yield ratio_figure("depth0_vs_llama", shallow, slower, how + ", the slower of dense and sparse")
-    prefill = interleave(arms, every[:3], options.rounds, f"prefill of {options.prompt}", depth=0,
+
+
+def prefill_figures(arms, options):
+    prefill = interleave(arms, EVERY[:3], options.rounds, f"prefill of {options.prompt}", depth=0,
                          n_prompt=options.prompt, n_generate=0, repetitions=1)
     yield ratio_figure("prefill_vs_llama", prefill, "plug-in dense",
                        f"llama-bench -p {options.prompt} -r 1, {arms.threads} threads")
@@ -134,7 +142,7 @@ def main():
     parser.add_argument("--depth", type=int, default=7500)
     parser.add_argument("--prompt", type=int, default=7600)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", choices=["program", "kernels"])
+    parser.add_argument("--only", choices=["kernels", "deep", "shallow", "prefill"])
     parser.add_argument("--llama-bench", type=Path, default=ROOT / "build/llama/bin/llama-bench")
     parser.add_argument("--out", type=Path, default=ROOT / "build/bench.jsonl")
     options = parser.parse_args()
@@ -148,13 +156,14 @@ def main():
             low, high = figure["spread"]
             print(f"{figure['figure']:44} {figure['value']:10.4g} {figure['unit']:6} "
                   f"[{low:.4g}, {high:.4g}] n={figure['n']}", flush=True)
-        if options.only != "program":
+        if options.only in (None, "kernels"):
             for figure in kernel_figures(options.build):
                 write(figure)
-        if options.only != "kernels":
-            arms = Arms(options.build, options.llama_bench, options.threads)
-            for figure in program_figures(arms, options):
-                write(figure)
+        arms = Arms(options.build, options.llama_bench, options.threads)
+        for name, figures in (("deep", deep_figures), ("shallow", shallow_figures), ("prefill", prefill_figures)):
+            if options.only in (None, name):
+                for figure in figures(arms, options):
+                    write(figure)
     print(f"written: {options.out}")
 
 
