@@ -81,7 +81,7 @@ TEST_P(SummaryTest, ScoresMatchReference) {
           magnitude += 0.125 * std::fabs(q[c]) *
                        std::max(std::fabs(F32FromF16(low[at])), std::fabs(F32FromF16(high[at])));
         }
-        const auto n_terms = static_cast<double>(dim / 2 + 3);
+        const int n_terms = dim / 2 + 3;
         ASSERT_NEAR(mean_scores[block], expected[block], n_terms * kUnit * magnitude);
         ASSERT_NEAR(bounds[block], expected_bounds[block], n_terms * kUnit * magnitude);
       }
