@@ -67,14 +67,7 @@ void SetRows(Backend& backend, const ggml_tensor* op) {
   layer.rows_per_stream = cache->ne[1];
   for (int64_t i = 0; i < indices->ne[0]; ++i) {
     const char* at = static_cast<const char*>(indices->data) + i * indices->nb[0];
-    int64_t row;
-    if (indices->type == GGML_TYPE_I64) {
-      std::memcpy(&row, at, sizeof(row));
-    } else {
-      int32_t narrow;
-      std::memcpy(&narrow, at, sizeof(narrow));
-      row = narrow;
-    }
+    const int64_t row = RowIndex(indices, at);
     layer.cache.Stream(static_cast<int>(row / layer.rows_per_stream))
         .MarkWritten(static_cast<int>(row % layer.rows_per_stream));
   }

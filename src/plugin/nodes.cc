@@ -80,6 +80,17 @@ bool ClaimsSetRows(const ggml_tensor* op) {
          op->nb[0] == ggml_type_size(op->type) && op->ne[0] % 32 == 0;
 }
 
+int64_t RowIndex(const ggml_tensor* indices, const char* at) {
+  if (indices->type == GGML_TYPE_I32) {
+    int32_t row;
+    std::memcpy(&row, at, sizeof(row));
+    return row;
+  }
+  int64_t row;
+  std::memcpy(&row, at, sizeof(row));
+  return row;
+}
+
 void ComputeSetRows(const ggml_tensor* op, int n_threads) {
   const ggml_tensor *rows = op->src[0], *indices = op->src[1];
   const int64_t n = rows->ne[0];
@@ -91,14 +102,7 @@ void ComputeSetRows(const ggml_tensor* op, int n_threads) {
                   i3 = i / rows->ne[1] / rows->ne[2];
     const char* at = static_cast<const char*>(indices->data) + i1 * indices->nb[0] +
                      i2 % indices->ne[1] * indices->nb[1] + i3 % indices->ne[2] * indices->nb[2];
-    int64_t row;
-    if (indices->type == GGML_TYPE_I64) {
-      std::memcpy(&row, at, sizeof(row));
-    } else {
-      int32_t narrow;
-      std::memcpy(&narrow, at, sizeof(narrow));
-      row = narrow;
-    }
+    const int64_t row = RowIndex(indices, at);
     const auto* from =
         reinterpret_cast<const float*>(static_cast<const char*>(rows->data) + i1 * rows->nb[1] +
                                        i2 * rows->nb[2] + i3 * rows->nb[3]);

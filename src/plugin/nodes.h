@@ -16,6 +16,8 @@ std::optional<std::string> WhyDeclined(const ggml_tensor* op);
 
 // SET_ROWS of FP32 rows into a matrix of a KV type: how llama.cpp writes K and V.
 bool ClaimsSetRows(const ggml_tensor* op);
+// One index of a SET_ROWS node, 32 or 64 bits wide.
+int64_t RowIndex(const ggml_tensor* indices, const char* at);
 // Computes it, with up to n_threads threads.
 void ComputeSetRows(const ggml_tensor* op, int n_threads);
 
