@@ -44,6 +44,11 @@ struct Tile {
   float* Row(size_t i) const { return weights + i * stride; }
 };
 
+// First row of the chunk's b-th block.
+HWY_INLINE size_t RowOf(const AttendArgs& args, size_t b) {
+  return (args.blocks != nullptr ? static_cast<size_t>(args.blocks[b]) : b) * kBlockRows;
+}
+
 // The blocks that some query of a tile reads, and which rows of them.
 struct BlockList {
   uint8_t block[kChunkBlocks];
@@ -66,13 +71,13 @@ HWY_INLINE void ListBlocks(const Tile& tile, const MaskOf& mask_of, BlockList& l
 HWY_INLINE Fetch FetchOf(const AttendArgs& args, const BlockList& k_list, const BlockList& v_list,
                          size_t idx) {
   if (idx < k_list.n) {
-    return {args.k + k_list.block[idx] * kBlockRows * args.k_stride, args.k_stride,
+    return {args.k + RowOf(args, k_list.block[idx]) * args.k_stride, args.k_stride,
             KvBytes(args.k_type, static_cast<size_t>(args.k_dim)), k_list.bits[idx]};
   }
   idx -= k_list.n;
   if (idx >= v_list.n) return {};
   const size_t at = args.reverse ? v_list.n - 1 - idx : idx;
-  return {args.v + v_list.block[at] * kBlockRows * args.v_stride, args.v_stride,
+  return {args.v + RowOf(args, v_list.block[at]) * args.v_stride, args.v_stride,
           KvBytes(args.v_type, static_cast<size_t>(args.v_dim)), v_list.bits[at]};
 }
 
@@ -90,7 +95,7 @@ HWY_INLINE void Dots(const Tile& tile, const BlockList& k_list, const BlockList&
     const size_t stand_in = static_cast<size_t>(std::countr_zero(any));
     for (size_t row = 0; row < 16; ++row) {
       const size_t source = (any >> row) & 1 ? row : stand_in;
-      rows[row] = args.k + (b * kBlockRows + source) * args.k_stride;
+      rows[row] = args.k + (RowOf(args, b) + source) * args.k_stride;
     }
     const float* q[kQueryTile];
     float* out[kQueryTile];
@@ -196,7 +201,7 @@ HWY_INLINE void Values(const Tile& tile, const BlockList& v_list, AttendScratch&
       bits[n] = tile.VMask(i)[b];
       n += bits[n] != 0;
     }
-    AddBlock(args.v_type, args.v + b * kBlockRows * args.v_stride, args.v_stride, v_dim,
+    AddBlock(args.v_type, args.v + RowOf(args, b) * args.v_stride, args.v_stride, v_dim,
              args.reverse, n, bits, weights, o, fetch, scratch);
   }
 }

@@ -21,14 +21,17 @@
 namespace condense {
 
 struct AttendArgs {
-  // One KV head; row 0 is the chunk's first row. Strides in bytes. Rows whose mask bit is 0 in
-  // every query are never read.
+  // One KV head; row 0 is the chunk's first row (with `blocks`: the cache's). Strides in bytes.
+  // Rows whose mask bit is 0 in every query are never read.
   const std::byte* k = nullptr;
   const std::byte* v = nullptr;
   size_t k_stride = 0, v_stride = 0;
   KvType k_type = KvType::kF16, v_type = KvType::kF16;
   int k_dim = 0, v_dim = 0;  // multiples of 16 (of 32 for kQ8_0), at most 256
   int n_blocks = 0;          // 1 … kChunkBlocks
+  // Null: the chunk's blocks are n_blocks neighbours from row 0 on. Else [n_blocks]: block i is the
+  // 16 rows from row 16 blocks[i] on, in any order; masks and bias follow the list, not the cache.
+  const int32_t* blocks = nullptr;
 
   int n_queries = 0;         // any number: query heads of the group times query rows
   const float* q = nullptr;  // [n_queries, k_dim], contiguous
