@@ -48,10 +48,24 @@ HWY_INLINE void FetchBlock(const AttendArgs& args, const BlockList& k_list, cons
                 KvBytes(args.v_type, static_cast<size_t>(args.v_dim)));
 }
 
-HWY_INLINE void SpreadRange(const AttendArgs::Range& range, size_t n_rows, Fetch& fetch) {
-  if (range.bytes == 0 || n_rows == 0) return;
-  const size_t lines = (range.bytes + 63) / 64;
-  fetch.SetRange(range.begin, range.begin + range.bytes, (lines + n_rows - 1) / n_rows);
+// Blocks between the one in work and the one being fetched into the second-level cache.
+inline constexpr size_t kStreamAhead = 8;
+
+// The block that follows kStreamAhead blocks after the idx-th of K's list, on into V's.
+HWY_INLINE Ahead AheadOfKeys(const AttendArgs& args, const BlockList& k_list,
+                             const BlockList& v_list, size_t idx) {
+  idx += kStreamAhead;
+  if (idx < k_list.n) return {KeyBlock(args, k_list.block[idx]), args.k_stride};
+  idx -= k_list.n;
+  if (idx < v_list.n) return {ValueRows(args, v_list.block[idx]), args.v_stride};
+  return {reinterpret_cast<const std::byte*>(args.q), 0};
+}
+// The same for V's list, on into the keys that come next.
+HWY_INLINE Ahead AheadOfValues(const AttendArgs& args, const BlockList& v_list, size_t idx) {
+  idx += kStreamAhead;
+  if (idx < v_list.n) return {ValueRows(args, v_list.block[idx]), args.v_stride};
+  if (args.next_k == nullptr) return {reinterpret_cast<const std::byte*>(args.q), 0};
+  return {args.next_k + (idx - v_list.n) * kBlockRows * args.k_stride, args.k_stride};
 }
 
 // Transposes a block as the pack-th tile of the scratch. Rows that nobody reads are not touched:
@@ -62,14 +76,14 @@ HWY_INLINE void TransposeRows(const AttendArgs& args, size_t block, uint32_t bit
   const std::byte* base = KeyBlock(args, block);
   const size_t dim = static_cast<size_t>(args.k_dim);
   if (bits == 0xFFFF) {
-    TransposeBlock<kType>(NeighbourRows{base, args.k_stride}, dim, pack, fetch, scratch);
+    TransposeBlock<kType>(NeighbourRows(base, args.k_stride), dim, pack, fetch, scratch);
     return;
   }
-  const std::byte* rows[kBlockRows];
+  ScatteredRows scattered;
   const size_t stand_in = static_cast<size_t>(std::countr_zero(bits));
   for (size_t row = 0; row < kBlockRows; ++row)
-    rows[row] = base + ((bits >> row) & 1 ? row : stand_in) * args.k_stride;
-  TransposeBlock<kType>(rows, dim, pack, fetch, scratch);
+    scattered.rows[row] = base + ((bits >> row) & 1 ? row : stand_in) * args.k_stride;
+  TransposeBlock<kType>(scattered, dim, pack, fetch, scratch);
 }
 
 // scale * q.k of every listed block, for all queries of the tile that read it, at least.
@@ -91,7 +105,6 @@ HWY_INLINE void Dots(const Tile& tile, const BlockList& k_list, const BlockList&
     FetchBlock(args, k_list, v_list, idx, fetch);
     for (size_t row = 0; row < kBlockRows; ++row) fetch.Row();
   }
-  SpreadRange(args.next_k, k_list.n * dim / 4, fetch);
   size_t idx = 0;
   const auto transpose = [&](size_t pack) HWY_ATTR {
     FetchBlock(args, k_list, v_list, idx + pack + kFetchAhead, fetch);
@@ -102,11 +115,13 @@ HWY_INLINE void Dots(const Tile& tile, const BlockList& k_list, const BlockList&
   const auto few = [&]<size_t kN, size_t kB>() HWY_ATTR {
     for (; idx + kB <= k_list.n; idx += kB) {
       float* out[kB];
+      Ahead ahead[kB];
       for (size_t pack = 0; pack < kB; ++pack) {
         transpose(pack);
+        ahead[pack] = AheadOfKeys(args, k_list, v_list, idx + pack);
         out[pack] = tile.At(k_list.block[idx + pack], 0);
       }
-      DotTiles<kType, kN, kB>(queries, 0, out, scratch);
+      DotTiles<kType, kN, kB, true>(queries, 0, out, scratch, ahead);
     }
   };
   switch (tile.n) {
@@ -125,9 +140,10 @@ HWY_INLINE void Dots(const Tile& tile, const BlockList& k_list, const BlockList&
   if (tile.n <= kFewQueries) {
     for (; idx < k_list.n; ++idx) {
       transpose(0);
+      const Ahead ahead[1] = {AheadOfKeys(args, k_list, v_list, idx)};
       ForBatches<kFewBatch>(tile.n, [&]<size_t kN>(size_t first) HWY_ATTR {
         float* const to[1] = {tile.At(k_list.block[idx], first)};
-        DotTiles<kType, kN, 1>(queries, first, to, scratch);
+        DotTiles<kType, kN, 1, true>(queries, first, to, scratch, ahead);
       });
     }
     return;
@@ -137,13 +153,14 @@ HWY_INLINE void Dots(const Tile& tile, const BlockList& k_list, const BlockList&
     transpose(0);
     WidenTile<kType>(dim, scratch);
     const size_t b = k_list.block[idx];
+    const Ahead no_ahead[1] = {};
     // In a causal tile the queries that read a block are its last ones.
     size_t begin = 0, end = tile.n;
     while (tile.Mask(begin)[b] == 0) ++begin;
     while (tile.Mask(end - 1)[b] == 0) --end;
     ForBatches<kManyBatch>(end - begin, [&]<size_t kN>(size_t first) HWY_ATTR {
       float* const to[1] = {tile.At(b, begin + first)};
-      DotTiles<kWide, kN, 1>(queries, begin + first, to, scratch);
+      DotTiles<kWide, kN, 1, false>(queries, begin + first, to, scratch, no_ahead);
     });
   }
 }
@@ -157,12 +174,13 @@ HWY_INLINE void FewValues(const Tile& tile, size_t begin, size_t end, const Bloc
   for (size_t idx = 0; idx < list.n; ++idx) {
     const size_t at = args.reverse ? list.n - 1 - idx : idx;
     const size_t b = list.block[at];
-    blocks[idx] = {ValueRows(args, b), tile.At(b, begin), list.bits[at]};
+    blocks[idx] = {ValueRows(args, b), tile.At(b, begin), list.bits[at],
+                   AheadOfValues(args, list, idx)};
   }
   const size_t v_dim = static_cast<size_t>(args.v_dim);
-  AddBlocksOfQueries<kType, kFewBatch>(blocks, list.n, args.v_stride, args.reverse, end - begin,
-                                       v_dim, args.o + (tile.first + begin) * v_dim,
-                                       KvBytes(kType, v_dim), fetch);
+  AddBlocksOfQueries<kType, kFewBatch, true>(
+      blocks, list.n, args.v_stride, args.reverse, end - begin, v_dim,
+      args.o + (tile.first + begin) * v_dim, KvBytes(kType, v_dim), fetch);
 }
 
 // o of all queries, over packs of blocks that are converted to FP32 once.
@@ -203,12 +221,13 @@ HWY_INLINE void ManyValues(const Tile& tile, const BlockList& list, Fetch& fetch
       size_t n = 0;
       for (size_t j = 0; j < n_blocks; ++j) {
         blocks[n] = {reinterpret_cast<const std::byte*>(v32[j]),
-                     tile.At(list.block[at(first_idx + j)], begin), bits(begin, j)};
+                     tile.At(list.block[at(first_idx + j)], begin), bits(begin, j),
+                     Ahead{reinterpret_cast<const std::byte*>(v32[j]), 0}};
         n += blocks[n].bits != 0;
       }
-      AddBlocksOfQueries<KvType::kF32, kManyBatch>(blocks, n, v_dim * sizeof(float), args.reverse,
-                                                   end - begin, v_dim,
-                                                   args.o + (tile.first + begin) * v_dim, 0, fetch);
+      AddBlocksOfQueries<KvType::kF32, kManyBatch, false>(
+          blocks, n, v_dim * sizeof(float), args.reverse, end - begin, v_dim,
+          args.o + (tile.first + begin) * v_dim, 0, fetch);
       begin = end;
     }
   }
@@ -221,11 +240,9 @@ HWY_INLINE void Values(const Tile& tile, const BlockList& v_list, AttendScratch&
   std::fill_n(args.o + tile.first * v_dim, tile.n * v_dim, 0.0f);
   Fetch fetch;
   if (kType == KvType::kQ8_0 || tile.n > kFewQueries) {
-    SpreadRange(args.next_v, v_list.n * kBlockRows, fetch);
     return ManyValues<kType>(tile, v_list, fetch, scratch);
   }
   if constexpr (kType != KvType::kQ8_0) {
-    SpreadRange(args.next_v, v_list.n * kBlockRows, fetch);
     for (size_t begin = 0; begin < tile.n;) {
       const auto same = [&](size_t i) {
         return tile.VMask(i) == tile.VMask(begin) ||

@@ -18,43 +18,63 @@ HWY_BEFORE_NAMESPACE();
 namespace condense {
 namespace HWY_NAMESPACE {
 
-// A block's 16 rows where they are neighbours in the cache; elsewhere an array of pointers.
+// A block's 16 rows where they are neighbours in the cache: every fourth row's address and two
+// strides make every other address one instruction's operand.
 struct NeighbourRows {
-  const std::byte* base;
-  size_t stride;
-  HWY_INLINE const std::byte* operator[](size_t row) const { return base + row * stride; }
+  const std::byte* fourth[4];
+  size_t stride, stride3;
+  HWY_INLINE NeighbourRows(const std::byte* base, size_t row_stride)
+      : fourth{base, base + 4 * row_stride, base + 8 * row_stride, base + 12 * row_stride},
+        stride(row_stride),
+        stride3(3 * row_stride) {}
+  HWY_INLINE const std::byte* operator[](size_t row) const {
+    return fourth[row / 4] + (row % 4 == 3 ? stride3 : row % 4 * stride);
+  }
+};
+// Elsewhere: one pointer a row.
+struct ScatteredRows {
+  const std::byte* rows[kBlockRows];
+  HWY_INLINE const std::byte* operator[](size_t row) const { return rows[row]; }
 };
 
-// A vector whose 128-bit blocks are the 16 bytes at rows first, first + step, first + 2 step,
-// first + 3 step, each plus `offset` bytes.
-template <class D, class Rows, class T = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> LoadRowBlocks(D d, const Rows& rows, size_t first, size_t step,
-                                    size_t offset) {
+// A vector whose 128-bit blocks are the 16 bytes at rows kFirst, kFirst + kStep, kFirst + 2 kStep,
+// kFirst + 3 kStep, each plus `offset` bytes.
+template <size_t kFirst, size_t kStep, class D, class Rows, class T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> LoadRowBlocks(D d, const Rows& rows, size_t offset) {
   constexpr size_t kBlocks = hn::MaxLanes(D()) * sizeof(T) / 16;
-  const auto load = [&](size_t b) HWY_ATTR {
-    return hn::LoadDup128(d, reinterpret_cast<const T*>(rows[first + b * step] + offset));
+  const auto load = [&]<size_t kBlock>() HWY_ATTR {
+    return hn::LoadDup128(d, reinterpret_cast<const T*>(rows[kFirst + kBlock * kStep] + offset));
   };
   if constexpr (kBlocks == 1) {
-    return hn::LoadU(d, reinterpret_cast<const T*>(rows[first] + offset));
+    return hn::LoadU(d, reinterpret_cast<const T*>(rows[kFirst] + offset));
   } else if constexpr (kBlocks == 2) {
-    return hn::ConcatUpperLower(d, load(1), load(0));
+    return hn::ConcatUpperLower(d, load.template operator()<1>(), load.template operator()<0>());
   } else {
-    return hn::ConcatUpperLower(d, hn::OddEvenBlocks(load(3), load(2)),
-                                hn::OddEvenBlocks(load(1), load(0)));
+    return hn::ConcatUpperLower(
+        d, hn::OddEvenBlocks(load.template operator()<3>(), load.template operator()<2>()),
+        hn::OddEvenBlocks(load.template operator()<1>(), load.template operator()<0>()));
   }
 }
 
-// Four 32-bit words at `offset` bytes of each of kLanes rows from `row` on, transposed: word w of
+// Calls function.template operator()<0>(), <1>(), … <kN - 1>().
+template <size_t kN, class Function>
+HWY_INLINE void Unrolled(const Function& function) {
+  if constexpr (kN > 0) {
+    Unrolled<kN - 1>(function);
+    function.template operator()<kN - 1>();
+  }
+}
+
+// Four 32-bit words at `offset` bytes of each of kLanes rows from kRow on, transposed: word w of
 // row r goes to out[w][r].
-template <class Rows>
-HWY_INLINE void TransposeWords(const Rows& rows, size_t row, size_t offset,
-                               hn::Vec<DU32> (&out)[4]) {
+template <size_t kRow, class Rows>
+HWY_INLINE void TransposeWords(const Rows& rows, size_t offset, hn::Vec<DU32> (&out)[4]) {
   const DU32 d;
   const hn::Repartition<uint64_t, DU32> d64;
-  const auto x0 = LoadRowBlocks(d, rows, row, 4, offset);
-  const auto x1 = LoadRowBlocks(d, rows, row + 1, 4, offset);
-  const auto x2 = LoadRowBlocks(d, rows, row + 2, 4, offset);
-  const auto x3 = LoadRowBlocks(d, rows, row + 3, 4, offset);
+  const auto x0 = LoadRowBlocks<kRow, 4>(d, rows, offset);
+  const auto x1 = LoadRowBlocks<kRow + 1, 4>(d, rows, offset);
+  const auto x2 = LoadRowBlocks<kRow + 2, 4>(d, rows, offset);
+  const auto x3 = LoadRowBlocks<kRow + 3, 4>(d, rows, offset);
   const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, x0, x1));
   const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, x2, x3));
   const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, x0, x1));
@@ -74,12 +94,12 @@ HWY_INLINE void TransposePairs16(const Rows& rows, size_t dim, uint16_t* HWY_RES
   for (size_t pair = 0; pair < dim / 2; pair += 4) {
     fetch.Row();
     fetch.Row();
-    for (size_t g = 0; g < kRowVectors; ++g) {
+    Unrolled<kRowVectors>([&]<size_t kG>() HWY_ATTR {
       hn::Vec<DU32> words[4];
-      TransposeWords(rows, g * kLanes, 4 * pair, words);
+      TransposeWords<kG * kLanes>(rows, 4 * pair, words);
       for (size_t w = 0; w < 4; ++w)
-        hn::Store(words[w], DU32(), pairs + (pair + w) * 16 + g * kLanes);
-    }
+        hn::Store(words[w], DU32(), pairs + (pair + w) * 16 + kG * kLanes);
+    });
   }
   later = fetch;
 }
@@ -94,12 +114,13 @@ HWY_INLINE void TransposePairs32(const Rows& rows, size_t dim, float* HWY_RESTRI
   Fetch fetch = later;  // in registers
   for (size_t pair = 0; pair < dim / 2; pair += 2) {
     fetch.Row();
-    for (size_t row = 0; row < 16; row += kRows) {
-      const auto x0 = LoadRowBlocks(d, rows, row, 2, 8 * pair);
-      const auto x1 = LoadRowBlocks(d, rows, row + 1, 2, 8 * pair);
-      hn::Store(hn::InterleaveLower(d, x0, x1), d, pairs + pair * 16 + row);
-      hn::Store(hn::InterleaveUpper(d, x0, x1), d, pairs + pair * 16 + 16 + row);
-    }
+    Unrolled<16 / kRows>([&]<size_t kG>() HWY_ATTR {
+      constexpr size_t kRow = kG * kRows;
+      const auto x0 = LoadRowBlocks<kRow, 2>(d, rows, 8 * pair);
+      const auto x1 = LoadRowBlocks<kRow + 1, 2>(d, rows, 8 * pair);
+      hn::Store(hn::InterleaveLower(d, x0, x1), d, pairs + pair * 16 + kRow);
+      hn::Store(hn::InterleaveUpper(d, x0, x1), d, pairs + pair * 16 + 16 + kRow);
+    });
   }
   later = fetch;
 }
@@ -120,17 +141,17 @@ HWY_INLINE void TransposeQ8(const Rows& rows, size_t dim, uint16_t* HWY_RESTRICT
     }
     for (size_t four = 0; four < kQ8BlockValues / 4; four += 4) {
       for (int i = 0; i < 4; ++i) fetch.Row();
-      for (size_t g = 0; g < kRowVectors; ++g) {
+      Unrolled<kRowVectors>([&]<size_t kG>() HWY_ATTR {
         hn::Vec<DU32> words[4];
-        TransposeWords(rows, g * kLanes, offset + 2 + 4 * four, words);
+        TransposeWords<kG * kLanes>(rows, offset + 2 + 4 * four, words);
         for (size_t w = 0; w < 4; ++w) {
           const auto values = hn::BitCast(d16, words[w]);
-          uint16_t* to = tile + (block * 8 + four + w) * 64 + g * 2 * kLanes;
+          uint16_t* to = tile + (block * 8 + four + w) * 64 + kG * 2 * kLanes;
           hn::Store(hn::ShiftRight<8>(hn::ShiftLeft<8>(values)), d16,
                     reinterpret_cast<int16_t*>(to));
           hn::Store(hn::ShiftRight<8>(values), d16, reinterpret_cast<int16_t*>(to + 32));
         }
-      }
+      });
     }
   }
   later = fetch;
@@ -185,37 +206,51 @@ struct Queries {
 };
 
 // out[block][i][0 … 15] = scale * (q[first + i] . rows) for kN queries and kB blocks at once; tiles
-// as made above, one after the other, of type kTile.
-template <KvType kTile, size_t kN, size_t kB>
+// as made above, one after the other, of type kTile. Meanwhile fetches the blocks ahead: of a row,
+// as many lines as its share of the pairs has bytes.
+template <KvType kTile, size_t kN, size_t kB, bool kFetch>
 HWY_INLINE void DotTile(const std::byte* HWY_RESTRICT tile, const Queries& queries, size_t first,
-                        float* const (&out)[kB]) {
+                        float* const (&out)[kB], const Ahead (&ahead)[kB]) {
   const DF d;
   const hn::Repartition<uint64_t, DF> d64;
   const size_t dim = queries.dim;
   const float* HWY_RESTRICT q = queries.q + first * dim;
   const size_t block_bytes = dim * kBlockRows * (kTile == KvType::kF32 ? 4 : 2);
   const VF scale = hn::Set(d, queries.scale);
+  constexpr size_t kLineBytes = kTile == KvType::kF32 ? 128 : 64;
+  const size_t of_row = dim / 2 / kBlockRows;
   for (size_t g = 0; g < kRowVectors; ++g) {
     VF low[kN][kB], high[kN][kB];
     for (size_t i = 0; i < kN; ++i) {
       for (size_t b = 0; b < kB; ++b) low[i][b] = high[i][b] = hn::Zero(d);
     }
-    for (size_t pair = 0; pair < dim / 2; ++pair) {
-      const size_t at = pair * 32 + g * 2 * kLanes;
-      VF k_low[kB], k_high[kB];
-      for (size_t b = 0; b < kB; ++b) {
-        k_low[b] = Stored<kTile>::Load(tile + b * block_bytes, at);
-        k_high[b] = Stored<kTile>::Load(tile + b * block_bytes, at + kLanes);
-      }
-      for (size_t i = 0; i < kN; ++i) {
-        uint64_t two;
-        std::memcpy(&two, q + i * dim + 2 * pair, 8);
-        const VF q_pair = hn::BitCast(d, hn::Set(d64, two));
+    const std::byte* rows[kB];
+    for (size_t b = 0; b < kB; ++b) rows[b] = ahead[b].rows;
+    // No lambda here: with one, GCC 12 keeps the sums in memory.
+    for (size_t pair = 0, row_end = of_row; pair < dim / 2; row_end += of_row) {
+      const std::byte* lines[kB];
+      for (size_t b = 0; b < kB; ++b) lines[b] = rows[b];
+      do {
+        const size_t at = pair * 32 + g * 2 * kLanes;
+        VF k_low[kB], k_high[kB];
         for (size_t b = 0; b < kB; ++b) {
-          low[i][b] = hn::MulAdd(k_low[b], q_pair, low[i][b]);
-          high[i][b] = hn::MulAdd(k_high[b], q_pair, high[i][b]);
+          if (kFetch) FetchLine(lines[b]);
+          if (kFetch && kLineBytes == 128) FetchLine(lines[b] + 64);
+          lines[b] += kLineBytes;
+          k_low[b] = Stored<kTile>::Load(tile + b * block_bytes, at);
+          k_high[b] = Stored<kTile>::Load(tile + b * block_bytes, at + kLanes);
         }
-      }
+        for (size_t i = 0; i < kN; ++i) {
+          uint64_t two;
+          std::memcpy(&two, q + i * dim + 2 * pair, 8);
+          const VF q_pair = hn::BitCast(d, hn::Set(d64, two));
+          for (size_t b = 0; b < kB; ++b) {
+            low[i][b] = hn::MulAdd(k_low[b], q_pair, low[i][b]);
+            high[i][b] = hn::MulAdd(k_high[b], q_pair, high[i][b]);
+          }
+        }
+      } while (++pair < row_end);
+      for (size_t b = 0; b < kB; ++b) rows[b] += ahead[b].stride;
     }
     for (size_t i = 0; i < kN; ++i) {
       for (size_t b = 0; b < kB; ++b) {
@@ -229,10 +264,11 @@ HWY_INLINE void DotTile(const std::byte* HWY_RESTRICT tile, const Queries& queri
 
 // The same for q8_0: per 32 channels an integer sum, exact, then times both scales; the sums of 32
 // channels are added in ascending order. |sum| <= 32 * 128 * 32767 fits 32 bits.
-template <size_t kN, size_t kB>
+template <size_t kN, size_t kB, bool kFetch>
 HWY_INLINE void DotTileQ8(const uint16_t* HWY_RESTRICT tile,
                           const float (*tile_scales)[kMaxHeadDim / 32][kBlockRows],
-                          const Queries& queries, size_t first, float* const (&out)[kB]) {
+                          const Queries& queries, size_t first, float* const (&out)[kB],
+                          const Ahead (&ahead)[kB]) {
   const DF d;
   const DI32 d32;
   const hn::Repartition<int16_t, DI32> d16;
@@ -245,9 +281,11 @@ HWY_INLINE void DotTileQ8(const uint16_t* HWY_RESTRICT tile,
       for (size_t i = 0; i < kN; ++i) {
         for (size_t j = 0; j < kB; ++j) a[i][j] = b[i][j] = hn::Zero(d32);
       }
-      for (size_t pair = block * 16; pair < block * 16 + 16; ++pair) {
+      for (size_t row = 0; row < kBlockRows; ++row) {  // of the block ahead; and a pair of this one
+        const size_t pair = block * 16 + row;
         hn::Vec<decltype(d16)> k[kB];
         for (size_t j = 0; j < kB; ++j) {
+          if (kFetch) FetchLine(ahead[j].rows + row * ahead[j].stride + block * 64);
           k[j] = hn::Load(d16, reinterpret_cast<const int16_t*>(tile) + j * dim * kBlockRows +
                                    pair * 32 + g * 2 * kLanes);
         }
@@ -290,15 +328,17 @@ HWY_INLINE void TransposeBlock(const Rows& rows, size_t dim, size_t pack, Fetch&
 }
 
 // Products of the scratch's first kB tiles.
-template <KvType kTile, size_t kN, size_t kB>
+template <KvType kTile, size_t kN, size_t kB, bool kFetch>
 HWY_INLINE void DotTiles(const Queries& queries, size_t first, float* const (&out)[kB],
-                         const AttendScratch& scratch) {
+                         const AttendScratch& scratch, const Ahead (&ahead)[kB]) {
   if constexpr (kTile == KvType::kQ8_0) {
-    DotTileQ8<kN, kB>(scratch.tile16, scratch.q8_scales, queries, first, out);
+    DotTileQ8<kN, kB, kFetch>(scratch.tile16, scratch.q8_scales, queries, first, out, ahead);
   } else if constexpr (kTile == KvType::kF32) {
-    DotTile<kTile, kN, kB>(reinterpret_cast<const std::byte*>(scratch.tile32), queries, first, out);
+    DotTile<kTile, kN, kB, kFetch>(reinterpret_cast<const std::byte*>(scratch.tile32), queries,
+                                   first, out, ahead);
   } else {
-    DotTile<kTile, kN, kB>(reinterpret_cast<const std::byte*>(scratch.tile16), queries, first, out);
+    DotTile<kTile, kN, kB, kFetch>(reinterpret_cast<const std::byte*>(scratch.tile16), queries,
+                                   first, out, ahead);
   }
 }
 

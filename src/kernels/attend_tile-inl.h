@@ -173,7 +173,19 @@ HWY_INLINE void FinishTile(const Tile& tile, const BlockList& list) {
   }
   size_t i = 0;
   for (; i + 4 <= tile.n; i += 4) Softmax<4>(tile, i, list);
-  for (; i < tile.n; ++i) Softmax<1>(tile, i, list);
+  switch (tile.n - i) {
+    case 3:
+      Softmax<3>(tile, i, list);
+      break;
+    case 2:
+      Softmax<2>(tile, i, list);
+      break;
+    case 1:
+      Softmax<1>(tile, i, list);
+      break;
+    default:
+      break;
+  }
   if (args.sum_v == nullptr) return;
   for (i = 0; i < tile.n; ++i) {
     const size_t query = tile.first + i;

@@ -48,6 +48,7 @@ struct ValueBlock {
   const std::byte* v;    // row 0
   const float* weights;  // the first query's 16; query i's are 16 i further on
   uint32_t bits;
+  Ahead ahead;  // a block to fetch meanwhile
 };
 
 // Blocks between the one in work and the one being fetched. 1 to 3 measure alike.
@@ -55,7 +56,7 @@ inline constexpr size_t kFetchAhead = 2;
 
 // o[i][c …] += weights times rows for kN queries and kC vectors of channels, over all blocks.
 // fetch_bytes: bytes of a row to fetch ahead, 0 for none.
-template <KvType kType, size_t kN, size_t kC>
+template <KvType kType, size_t kN, size_t kC, bool kFetch>
 HWY_INLINE void AddBlocks(const ValueBlock* blocks, size_t n_blocks, size_t stride, bool reverse,
                           size_t first, size_t c, size_t v_dim, float* HWY_RESTRICT o,
                           size_t fetch_bytes, Fetch& fetch) {
@@ -65,15 +66,24 @@ HWY_INLINE void AddBlocks(const ValueBlock* blocks, size_t n_blocks, size_t stri
   for (size_t i = 0; i < kN; ++i) {
     for (size_t j = 0; j < kC; ++j) sums[i][j] = hn::LoadU(d, to + i * v_dim + j * kLanes);
   }
+  // As much of a row as this pass reads.
+  constexpr size_t kValueBytes = kType == KvType::kF32 ? 4 : 2;
+  constexpr size_t kLines = std::max<size_t>(1, kC * kLanes * kValueBytes / 64);
   Fetch later = fetch;  // in registers
   for (size_t b = 0; b < n_blocks; ++b) {
     const std::byte* HWY_RESTRICT v = blocks[b].v;
     const float* HWY_RESTRICT weights = blocks[b].weights + first * kBlockRows;
+    const std::byte* ahead = blocks[b].ahead.rows + c * kValueBytes;
+    const size_t ahead_stride = blocks[b].ahead.stride;
     if (fetch_bytes != 0 && b + kFetchAhead < n_blocks)
       later.SetRows(blocks[b + kFetchAhead].v, stride, fetch_bytes);
     if (blocks[b].bits == 0xFFFF && !reverse) {
       for (size_t row = 0; row < kBlockRows; ++row) {
         later.Row();
+        if (kFetch) {
+          for (size_t line = 0; line < kLines; ++line) FetchLine(ahead + line * 64);
+          ahead += ahead_stride;
+        }
         AddRow<kType, kN, kC>(v + row * stride, c, weights + row, sums);
       }
     } else {
@@ -90,7 +100,7 @@ HWY_INLINE void AddBlocks(const ValueBlock* blocks, size_t n_blocks, size_t stri
 }
 
 // AddBlocks over all channels for n queries that read the same rows.
-template <KvType kType, size_t kMost>
+template <KvType kType, size_t kMost, bool kFetch>
 HWY_INLINE void AddBlocksOfQueries(const ValueBlock* blocks, size_t n_blocks, size_t stride,
                                    bool reverse, size_t n, size_t v_dim, float* o,
                                    size_t fetch_bytes, Fetch& fetch) {
@@ -98,12 +108,12 @@ HWY_INLINE void AddBlocksOfQueries(const ValueBlock* blocks, size_t n_blocks, si
     constexpr size_t kC = kChannelVectors<kN>;
     size_t c = 0;
     for (; c + kC * kLanes <= v_dim; c += kC * kLanes) {
-      AddBlocks<kType, kN, kC>(blocks, n_blocks, stride, reverse, first, c, v_dim, o,
-                               first + c == 0 ? fetch_bytes : 0, fetch);
+      AddBlocks<kType, kN, kC, kFetch>(blocks, n_blocks, stride, reverse, first, c, v_dim, o,
+                                       first + c == 0 ? fetch_bytes : 0, fetch);
     }
     for (; c < v_dim; c += kLanes) {
-      AddBlocks<kType, kN, 1>(blocks, n_blocks, stride, reverse, first, c, v_dim, o,
-                              first + c == 0 ? fetch_bytes : 0, fetch);
+      AddBlocks<kType, kN, 1, kFetch>(blocks, n_blocks, stride, reverse, first, c, v_dim, o,
+                                      first + c == 0 ? fetch_bytes : 0, fetch);
     }
   });
 }
@@ -130,18 +140,32 @@ HWY_INLINE void WidenRows<KvType::kQ8_0>(const std::byte* v, size_t stride, uint
   HWY_ALIGN float scales[kBlockRows];
   for (size_t block = 0; block < v_dim / kQ8BlockValues; ++block) {
     const std::byte* from = v + block * kQ8BlockBytes;
-    ForRows(bits, false, [&](size_t row) { std::memcpy(halves + row, from + row * stride, 2); });
-    for (size_t g = 0; g < kRowVectors; ++g)
-      hn::Store(LoadF16(d, halves + g * kLanes), d, scales + g * kLanes);
-    ForRows(bits, false, [&](size_t row) HWY_ATTR {
-      if (block == 0) fetch.Row();
+    float* HWY_RESTRICT to = v32 + block * kQ8BlockValues;
+    const auto scale_of = [&](size_t row) { std::memcpy(halves + row, from + row * stride, 2); };
+    const auto widen = [&](size_t row) HWY_ATTR {
       const int8_t* values = reinterpret_cast<const int8_t*>(from + row * stride + 2);
       const VF scale = hn::Set(d, scales[row]);
       for (size_t c = 0; c < kQ8BlockValues; c += kLanes) {
         const VF whole = hn::ConvertTo(d, hn::PromoteTo(DI32(), hn::LoadU(d8, values + c)));
-        hn::Store(hn::Mul(whole, scale), d, v32 + row * v_dim + block * kQ8BlockValues + c);
+        hn::Store(hn::Mul(whole, scale), d, to + row * v_dim + c);
       }
-    });
+    };
+    const auto all_scales = [&]() HWY_ATTR {
+      for (size_t g = 0; g < kRowVectors; ++g)
+        hn::Store(LoadF16(d, halves + g * kLanes), d, scales + g * kLanes);
+    };
+    if (bits == 0xFFFF) {
+      for (size_t row = 0; row < kBlockRows; ++row) scale_of(row);
+      all_scales();
+      for (size_t row = 0; row < kBlockRows; ++row) {
+        if (block == 0) fetch.Row();
+        widen(row);
+      }
+    } else {
+      ForRows(bits, false, scale_of);
+      all_scales();
+      ForRows(bits, false, widen);
+    }
   }
 }
 
