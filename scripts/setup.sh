@@ -21,11 +21,11 @@ packages=(build-essential cmake ninja-build git ca-certificates python3 python3-
 case $mode in
   run | install) ;;
   test)
-    packages+=(libgtest-dev libgmock-dev librapidcheck-dev curl)
+    packages+=(libgtest-dev libgmock-dev librapidcheck-dev curl valgrind)
     [ -n "$cross" ] && packages+=(g++-aarch64-linux-gnu qemu-user)
     ;;
-  bench) packages+=(libbenchmark-dev) ;;
-  lint) packages+=(libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format clang-tidy) ;;
+  bench) packages+=(libbenchmark-dev valgrind) ;;
+  lint) packages+=(libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev valgrind clang-format clang-tidy) ;;
   *) fail "unknown mode '$mode': run, test, bench, lint or install" ;;
 esac
 
@@ -46,6 +46,7 @@ supplied() {
     libgtest-dev) pkg-config --exists gtest ;;
     libgmock-dev) pkg-config --exists gmock ;;
     libbenchmark-dev) pkg-config --exists benchmark ;;
+    valgrind) command -v valgrind && [ -e /usr/include/valgrind/callgrind.h ] ;;
     g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ ;;
     qemu-user) command -v qemu-aarch64 ;;
     librapidcheck-dev) [ -e /usr/include/rapidcheck.h ] || [ -e /usr/local/include/rapidcheck.h ] ;;

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs every test: first the fast ones under AddressSanitizer and UndefinedBehaviorSanitizer (unless
-# CONDENSE_SKIP_ASAN=1), then those of the kernels, the cache and the policies compiled for 64-bit ARM, under qemu-user
+# CONDENSE_SKIP_ASAN=1), then those of kernels, cache, policies and attention compiled for 64-bit ARM, under qemu-user
 # (unless CONDENSE_SKIP_CROSS=1, or on such a machine), then all of them in the release build, one at a time: two OpenMP
 # programs on the same cores crawl. The last line counts all.
 # test.sh RELEASE_DIR: the build tree of the main run.
