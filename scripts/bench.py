@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Benchmarks: whole programs with llama-bench, kernels with Google Benchmark.
+"""Benchmarks: whole programs with llama-bench, kernels with Google Benchmark, instructions with callgrind.
 
 Writes build/bench.jsonl, one object a figure: figure, value, unit, n, spread, how. Every whole-program
 figure is a ratio of medians of runs that take turns (llama.cpp without flash attention, with it, the
 plug-in dense, the plug-in sparse), so that a machine whose speed drifts moves both sides. Nothing is
-asserted about times; that the sparse path ran is.
+asserted about times; that the sparse path ran is. Sections: instructions, kernels, deep, shallow, prefill.
 
-usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N] [--only kernels|deep|shallow|prefill]
+usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N] [--only SECTION]
 """
 import argparse
 import json
@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import instructions
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "build/models/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -142,7 +144,7 @@ def main():
     parser.add_argument("--depth", type=int, default=7500)
     parser.add_argument("--prompt", type=int, default=7600)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", choices=["kernels", "deep", "shallow", "prefill"])
+    parser.add_argument("--only", choices=["instructions", "kernels", "deep", "shallow", "prefill"])
     parser.add_argument("--llama-bench", type=Path, default=ROOT / "build/llama/bin/llama-bench")
     parser.add_argument("--out", type=Path, default=ROOT / "build/bench.jsonl")
     options = parser.parse_args()
@@ -156,6 +158,12 @@ def main():
             low, high = figure["spread"]
             print(f"{figure['figure']:44} {figure['value']:10.4g} {figure['unit']:6} "
                   f"[{low:.4g}, {high:.4g}] n={figure['n']}", flush=True)
+        if options.only in (None, "instructions"):
+            try:
+                for figure in instructions.figures(options.build):
+                    write(figure)
+            except instructions.NotMeasured as reason:
+                say(f"instructions: not measured: {reason}")
         if options.only in (None, "kernels"):
             for figure in kernel_figures(options.build):
                 write(figure)
