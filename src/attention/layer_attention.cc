@@ -6,7 +6,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -14,7 +13,7 @@
 
 #include "attention/observe.h"
 #include "attention/step.h"
-#include "attention/visibility.h"
+#include "attention/workspace.h"
 #include "base/result.h"
 #include "kernels/attend.h"
 
@@ -27,71 +26,50 @@ uint64_t NsSince(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
-// Rows of one stream that share their pass over K and V.
-struct Tile {
-  int stream = 0;
-  int row_begin = 0, row_end = 0;
-  const Selection* selection = nullptr;  // null: everything visible is read
-  bool reverse = false;
-};
-
 // Query rows of a prefill tile: 32 rows of a group of 3 fill the registers and keep scores in L2.
 constexpr int kTileQueries = 96;
+// Blocks of a sparse row's list that are one unit of work: 193 rows of 3 KV heads make 6 units.
+constexpr int kListBlocks = 8;
+static_assert(kListBlocks <= kChunkBlocks);
 
-struct Scratch {
-  std::vector<float> q, o, max, sum, sum_v;
-  std::vector<const uint16_t*> masks, v_masks, bias;
-
-  void Resize(int n_queries, int k_dim, int v_dim) {
-    q.resize(static_cast<size_t>(n_queries) * k_dim);
-    o.resize(static_cast<size_t>(n_queries) * v_dim);
-    max.resize(n_queries);
-    sum.resize(n_queries);
-    sum_v.resize(n_queries);
-    masks.resize(n_queries);
-    v_masks.resize(n_queries);
-    bias.resize(n_queries);
-  }
-};
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 class NodeRunner {
  public:
   NodeRunner(const AttentionNode& node, LayerCache& cache, const Policy& policy, int n_threads,
-             AttentionSink& sink)
+             AttentionSink& sink, Workspace& work)
       : node_(node),
         cache_(cache),
         policy_(policy),
         n_threads_(n_threads),
         sink_(sink),
+        work_(work),
         group_(node.n_query_heads / node.kv.n_kv_heads),
         n_blocks_(BlocksFor(node.kv.n_rows)),
         n_chunks_(ChunksFor(node.kv.n_rows)) {}
 
   void Run() {
-    visibility_.Scan(node_, n_threads_);
+    work_.visibility.Scan(node_, n_threads_);
     MakeTiles();
     const auto start = Clock::now();
-    const size_t n_jobs = tiles_.size() * node_.kv.n_kv_heads;
-    if (n_jobs >= 4 * static_cast<size_t>(n_threads_) && tiles_.size() > 1) {
+    const size_t n_jobs = work_.tiles.size() * node_.kv.n_kv_heads;
+    if (n_jobs >= 4 * static_cast<size_t>(n_threads_) && work_.tiles.size() > 1) {
       RunWholeTiles();
     } else {
       RunSplitTiles();
     }
-    if (n_single_ > 0) sink_.attend_ns += NsSince(start);
-    if (sink_.on_observations && n_single_ > 0) {
-      for (size_t i = 0; i < singles_.size(); ++i) {
-        if (selections_[i].dense) continue;
-        ObserveStep(node_, View(singles_[i].stream), singles_[i].stream, singles_[i].row,
-                    Visible(singles_[i]), selections_[i], n_threads_, sink_.on_observations);
+    const std::vector<SingleRow>& singles = work_.singles;
+    if (!singles.empty()) sink_.attend_ns += NsSince(start);
+    if (sink_.on_observations) {
+      for (size_t i = 0; i < singles.size(); ++i) {
+        if (work_.selections[i].dense) continue;
+        ObserveStep(node_, View(singles[i].stream), singles[i].stream, singles[i].row,
+                    Visible(singles[i]), work_.selections[i], n_threads_, sink_.on_observations);
       }
     }
   }
 
  private:
-  struct Single {
-    int stream, row;
-  };
-
   KvView View(int stream) const {
     KvView view = node_.kv;
     view.k += stream * node_.k_stream;
@@ -99,24 +77,27 @@ class NodeRunner {
     return view;
   }
 
-  std::span<const uint16_t> Visible(const Single& single) const {
-    return {visibility_.Row(single.stream, 0, single.row), static_cast<size_t>(n_blocks_)};
+  std::span<const uint16_t> Visible(const SingleRow& single) const {
+    return {work_.visibility.Row(single.stream, 0, single.row), static_cast<size_t>(n_blocks_)};
   }
 
   void MakeTiles() {
     const auto start = Clock::now();
-    std::vector<uint8_t> is_single(node_.n_rows);
+    std::vector<SingleRow>& singles = work_.singles;
+    std::vector<RowTile>& tiles = work_.tiles;
+    singles.clear();
+    tiles.clear();
+    work_.is_single.resize(node_.n_rows);
     for (int s = 0; s < node_.n_streams; ++s) {
-      FindDecodeRows(node_, visibility_, s, cache_.Stream(node_.first_stream + s).written,
-                     is_single);
+      FindDecodeRows(node_, work_.visibility, s, cache_.Stream(node_.first_stream + s).written,
+                     work_.is_single);
       for (int r = 0; r < node_.n_rows; ++r) {
-        if (is_single[r]) singles_.push_back({s, r});
+        if (work_.is_single[r]) singles.push_back({s, r});
       }
     }
-    n_single_ = static_cast<int>(singles_.size());
-    selections_.resize(singles_.size());
-    for (size_t i = 0; i < singles_.size(); ++i) SelectRow(singles_[i], selections_[i]);
-    if (n_single_ > 0) sink_.select_ns += NsSince(start);
+    if (work_.selections.size() < singles.size()) work_.selections.resize(singles.size());
+    for (size_t i = 0; i < singles.size(); ++i) SelectRow(singles[i], work_.selections[i]);
+    if (!singles.empty()) sink_.select_ns += NsSince(start);
 
     size_t next_single = 0;
     uint64_t multi_rows = 0;
@@ -124,33 +105,57 @@ class NodeRunner {
     for (int s = 0; s < node_.n_streams; ++s) {
       int row = 0;
       while (row < node_.n_rows) {
-        const bool single = next_single < singles_.size() && singles_[next_single].stream == s &&
-                            singles_[next_single].row == row;
-        Tile tile;
+        const bool stream_has_single =
+            next_single < singles.size() && singles[next_single].stream == s;
+        RowTile tile;
         tile.stream = s;
         tile.row_begin = row;
-        if (single) {
+        if (stream_has_single && singles[next_single].row == row) {
           tile.row_end = row + 1;
-          const Selection& selection = selections_[next_single];
-          if (!selection.dense) tile.selection = &selection;
+          const Selection& selection = work_.selections[next_single];
+          if (!selection.dense && !KeepsAll(singles[next_single], selection))
+            tile.selection = &selection;
           tile.reverse = policy_.reverse_order();
           ++next_single;
         } else {
-          const int limit = next_single < singles_.size() && singles_[next_single].stream == s
-                                ? singles_[next_single].row
-                                : node_.n_rows;
+          const int limit = stream_has_single ? singles[next_single].row : node_.n_rows;
           tile.row_end = std::min(row + rows_per_tile, limit);
-          multi_rows += tile.row_end - row;
+          multi_rows += tile.n_rows();
         }
         row = tile.row_end;
-        tiles_.push_back(tile);
+        tiles.push_back(tile);
       }
       cache_.Stream(node_.first_stream + s).written.clear();
+    }
+    const size_t n_choices = tiles.size() * node_.kv.n_kv_heads;
+    if (work_.choices.size() < n_choices) work_.choices.resize(n_choices);
+    for (size_t t = 0; t < tiles.size(); ++t) {
+      if (tiles[t].selection == nullptr) continue;
+      for (int g = 0; g < node_.kv.n_kv_heads; ++g)
+        Choice(t, g).List(*tiles[t].selection, g, group_);
     }
     if (multi_rows > 0 && sink_.on_multi_rows) sink_.on_multi_rows(node_.layer, multi_rows);
   }
 
-  void SelectRow(const Single& single, Selection& selection) {
+  BlockChoice& Choice(size_t tile, int kv_head) {
+    return work_.choices[tile * node_.kv.n_kv_heads + kv_head];
+  }
+  const BlockChoice& Choice(size_t tile, int kv_head) const {
+    return work_.choices[tile * node_.kv.n_kv_heads + kv_head];
+  }
+
+  // A selection of every visible row is computed as dense attention is, to the same bits.
+  bool KeepsAll(const SingleRow& single, const Selection& selection) const {
+    if (!selection.v_masks.empty()) return false;
+    const std::span<const uint16_t> visible = Visible(single);
+    const int n_sets = selection.per_query_head ? node_.n_query_heads : node_.kv.n_kv_heads;
+    for (int set = 0; set < n_sets; ++set) {
+      if (!std::equal(visible.begin(), visible.end(), selection.KMask(set))) return false;
+    }
+    return true;
+  }
+
+  void SelectRow(const SingleRow& single, Selection& selection) {
     const std::span<const uint16_t> visible = Visible(single);
     const int n_visible = CountRows(visible);
     StreamCache& stream = cache_.Stream(node_.first_stream + single.stream);
@@ -159,7 +164,7 @@ class NodeRunner {
     if (!policy_.is_dense()) {
       if (!stream.writes_seen) {
         selection.reason = Fallback::kUntracked;
-      } else if (visibility_.has_bias()) {
+      } else if (work_.visibility.has_bias()) {
         selection.reason = Fallback::kBias;
       } else {
         const KvView view = View(single.stream);
@@ -172,8 +177,9 @@ class NodeRunner {
           stream.ForgetChoices();
           state = &stream.Sequence(visible, n_visible, &continued);
         }
-        query_.resize(static_cast<size_t>(node_.n_query_heads) * view.k_dim);
-        for (int h = 0; h < node_.n_query_heads; ++h) CopyQuery(single, h, &query_[h * view.k_dim]);
+        work_.query.resize(static_cast<size_t>(node_.n_query_heads) * view.k_dim);
+        for (int h = 0; h < node_.n_query_heads; ++h)
+          CopyQuery(single, h, &work_.query[h * view.k_dim]);
         LayerQuery query;
         query.layer = node_.layer;
         query.kv = &view;
@@ -183,11 +189,12 @@ class NodeRunner {
         for (int written : stream.written) {
           if (written < view.n_rows && HasRow(visible, written)) query.newest_row = written;
         }
-        query.q = query_.data();
+        query.q = work_.query.data();
         query.n_query_heads = node_.n_query_heads;
         query.scale = node_.scale;
         query.softcap = node_.softcap;
         query.memory = &state->memory;
+        query.n_threads = n_threads_;
         policy_.Select(query, selection);
       }
     }
@@ -195,17 +202,16 @@ class NodeRunner {
       sink_.on_step(CountStep(node_, policy_, selection, visible.size(), n_visible));
   }
 
-  void CopyQuery(const Single& single, int head, float* to) const {
+  void CopyQuery(const SingleRow& single, int head, float* to) const {
     std::memcpy(
         to,
         node_.q + single.stream * node_.q_stream + head * node_.q_head + single.row * node_.q_row,
         sizeof(float) * node_.kv.k_dim);
   }
 
-  // Queries of tile x KV head, ordered by row, then by head of the group. Masks start at block
-  // `block`.
-  AttendArgs Prepare(const Tile& tile, int kv_head, Scratch& scratch) const {
-    const int n_queries = (tile.row_end - tile.row_begin) * group_;
+  // Queries of tile x KV head, ordered by row, then by head of the group.
+  AttendArgs Prepare(const RowTile& tile, int kv_head, QueryScratch& scratch) const {
+    const int n_queries = tile.n_rows() * group_;
     scratch.Resize(n_queries, node_.kv.k_dim, node_.kv.v_dim);
     int i = 0;
     for (int row = tile.row_begin; row < tile.row_end; ++row) {
@@ -224,46 +230,54 @@ class NodeRunner {
     args.n_queries = n_queries;
     args.q = scratch.q.data();
     args.masks = scratch.masks.data();
-    args.v_masks =
-        tile.selection && !tile.selection->v_masks.empty() ? scratch.v_masks.data() : nullptr;
-    args.bias = visibility_.has_bias() ? scratch.bias.data() : nullptr;
     args.scale = node_.scale;
     args.softcap = node_.softcap;
     args.reverse = tile.reverse;
-    args.sum_v = args.v_masks ? scratch.sum_v.data() : nullptr;
     args.o = scratch.o.data();
     args.max = scratch.max.data();
     args.sum = scratch.sum.data();
     return args;
   }
 
-  // Points `args` at one chunk; false where no query reads a row of it.
-  bool AtChunk(const Tile& tile, int kv_head, int chunk, Scratch& scratch, AttendArgs& args) const {
-    const int block = chunk * kChunkBlocks;
-    args.n_blocks = std::min(kChunkBlocks, n_blocks_ - block);
+  // Points `args` at blocks of the cache; false where no query reads a row of them.
+  bool AtBlocks(const RowTile& tile, int kv_head, int block, int n_blocks, QueryScratch& scratch,
+                AttendArgs& args) const {
     const KvView view = View(tile.stream);
+    args.n_blocks = n_blocks;
     args.k = view.KeyRow(kv_head, block * kBlockRows);
     args.v = view.ValueRow(kv_head, block * kBlockRows);
+    args.bias = work_.visibility.has_bias() ? scratch.bias.data() : nullptr;
     bool any = false;
     int i = 0;
     for (int row = tile.row_begin; row < tile.row_end; ++row) {
       for (int h = 0; h < group_; ++h, ++i) {
         const int head = kv_head * group_ + h;
-        if (tile.selection) {
-          const int set = tile.selection->per_query_head ? head : kv_head;
-          scratch.masks[i] = tile.selection->KMask(set) + block;
-          scratch.v_masks[i] = tile.selection->VMask(set) + block;
-        } else {
-          scratch.masks[i] = visibility_.Row(tile.stream, head, row) + block;
-        }
+        scratch.masks[i] = work_.visibility.Row(tile.stream, head, row) + block;
         if (args.bias)
-          scratch.bias[i] = visibility_.Bias(tile.stream, head, row) + block * kBlockRows;
+          scratch.bias[i] = work_.visibility.Bias(tile.stream, head, row) + block * kBlockRows;
         any = any || (i > 0 && scratch.masks[i] == scratch.masks[i - 1]
                           ? any
-                          : AnyRow(scratch.masks[i], args.n_blocks));
+                          : AnyRow(scratch.masks[i], n_blocks));
       }
     }
     return any;
+  }
+
+  // Points `args` at entries of a sparse row's list.
+  void AtList(const RowTile& tile, int kv_head, const BlockChoice& choice, const WorkUnit& unit,
+              QueryScratch& scratch, AttendArgs& args) const {
+    const KvView view = View(tile.stream);
+    args.n_blocks = unit.n_blocks;
+    args.blocks = choice.blocks.data() + unit.begin;
+    args.k = view.KeyRow(kv_head, 0);
+    args.v = view.ValueRow(kv_head, 0);
+    const bool split = !choice.v_masks.empty();
+    for (int h = 0; h < group_; ++h) {
+      scratch.masks[h] = choice.KMask(h) + unit.begin;
+      if (split) scratch.v_masks[h] = choice.VMask(h) + unit.begin;
+    }
+    args.v_masks = split ? scratch.v_masks.data() : nullptr;
+    args.sum_v = split ? scratch.sum_v.data() : nullptr;
   }
 
   static bool AnyRow(const uint16_t* words, int n) {
@@ -273,7 +287,7 @@ class NodeRunner {
   }
 
   // Sinks, the value that takes unread mass, the normaliser.
-  void Finish(const Tile& tile, int row, int head, float* o, float max, float sum,
+  void Finish(const RowTile& tile, int row, int head, float* o, float max, float sum,
               float sum_v) const {
     const int v_dim = node_.kv.v_dim;
     if (tile.selection && !tile.selection->rest_value.empty()) {
@@ -297,100 +311,140 @@ class NodeRunner {
     for (int d = 0; d < v_dim; ++d) out[d] = o[d] * inverse;
   }
 
-  static int Chunk(const Tile& tile, int i, int n_chunks) {
-    return tile.reverse ? n_chunks - 1 - i : i;
+  // The units of every tile, chunk by chunk and all KV heads of a chunk one after the other: a host
+  // keeps the heads of a row next to each other. Sparse rows: list by list.
+  void MakeUnits() {
+    const int n_heads = node_.kv.n_kv_heads;
+    work_.units.clear();
+    work_.runs.clear();
+    for (size_t t = 0; t < work_.tiles.size(); ++t) {
+      const RowTile& tile = work_.tiles[t];
+      const int tile_idx = static_cast<int>(t);
+      const int first = static_cast<int>(work_.units.size());
+      if (tile.selection == nullptr) {
+        for (int i = 0; i < n_chunks_; ++i) {
+          const int chunk = tile.reverse ? n_chunks_ - 1 - i : i;
+          const int begin = chunk * kChunkBlocks;
+          for (int g = 0; g < n_heads; ++g)
+            work_.units.push_back({tile_idx, g, begin, std::min(kChunkBlocks, n_blocks_ - begin)});
+        }
+        for (int g = 0; g < n_heads; ++g) work_.runs.push_back({first + g, n_heads, n_chunks_});
+        continue;
+      }
+      for (int g = 0; g < n_heads; ++g) {
+        const int n = static_cast<int>(Choice(t, g).blocks.size());
+        const int first_of_head = static_cast<int>(work_.units.size());
+        for (int begin = 0; begin < n; begin += kListBlocks)
+          work_.units.push_back({tile_idx, g, begin, std::min(kListBlocks, n - begin)});
+        work_.runs.push_back(
+            {first_of_head, 1, static_cast<int>(work_.units.size()) - first_of_head});
+      }
+    }
   }
 
-  // Many tiles (prefill): a thread takes a whole (tile, KV head) and walks its chunks.
+  // args: prepared for the unit's tile and KV head. False where no query reads a row of it.
+  bool Attend(const WorkUnit& unit, const WorkUnit* next, QueryScratch& scratch,
+              AttendArgs& args) const {
+    const RowTile& tile = work_.tiles[unit.tile];
+    if (tile.selection != nullptr) {
+      AtList(tile, unit.kv_head, Choice(unit.tile, unit.kv_head), unit, scratch, args);
+    } else {
+      if (!AtBlocks(tile, unit.kv_head, unit.begin, unit.n_blocks, scratch, args)) return false;
+      if (next != nullptr && next->tile == unit.tile && next->n_blocks == kChunkBlocks)
+        args.next_k = View(tile.stream).KeyRow(next->kv_head, next->begin * kBlockRows);
+    }
+    AttendChunk(args);
+    return true;
+  }
+
+  // Many tiles (prefill): a thread takes a whole (tile, KV head) and walks its units.
   void RunWholeTiles() {
+    MakeUnits();
     const int n_heads = node_.kv.n_kv_heads;
-    const int n_jobs = static_cast<int>(tiles_.size()) * n_heads;
+    const int n_jobs = static_cast<int>(work_.tiles.size()) * n_heads;
     const int v_dim = node_.kv.v_dim;
 #pragma omp parallel num_threads(n_threads_)
     {
-      static thread_local Scratch scratch;
+      static thread_local QueryScratch scratch;
       static thread_local std::vector<float> o, max, sum, sum_v;
 #pragma omp for schedule(dynamic, 1)
       for (int job = 0; job < n_jobs; ++job) {
         // Later rows see more: the longest jobs first.
-        const Tile& tile = tiles_[tiles_.size() - 1 - job / n_heads];
+        const int t = static_cast<int>(work_.tiles.size()) - 1 - job / n_heads;
+        const RowTile& tile = work_.tiles[t];
         const int kv_head = job % n_heads;
+        const Workspace::UnitRun& run = work_.runs[static_cast<size_t>(t) * n_heads + kv_head];
         AttendArgs args = Prepare(tile, kv_head, scratch);
-        o.assign(static_cast<size_t>(args.n_queries) * v_dim, 0.0f);
-        max.assign(args.n_queries, -std::numeric_limits<float>::infinity());
-        sum.assign(args.n_queries, 0.0f);
-        sum_v.assign(args.n_queries, 0.0f);
-        for (int c = 0; c < n_chunks_; ++c) {
-          if (!AtChunk(tile, kv_head, Chunk(tile, c, n_chunks_), scratch, args)) continue;
-          AttendChunk(args);
-          for (int i = 0; i < args.n_queries; ++i) {
-            MergeState({&o[i * v_dim], &max[i], &sum[i], args.sum_v ? &sum_v[i] : nullptr},
-                       {args.o + i * v_dim, args.max + i, args.sum + i,
-                        args.sum_v ? args.sum_v + i : nullptr},
+        const int n_queries = args.n_queries;
+        const bool split = tile.selection && !tile.selection->v_masks.empty();
+        o.assign(static_cast<size_t>(n_queries) * v_dim, 0.0f);
+        max.assign(n_queries, kMinusInf);
+        sum.assign(n_queries, 0.0f);
+        sum_v.assign(n_queries, 0.0f);
+        for (int u = 0; u < run.n_units; ++u) {
+          if (!Attend(work_.units[run.first_unit + u * run.step], nullptr, scratch, args)) continue;
+          for (int i = 0; i < n_queries; ++i) {
+            MergeState({&o[i * v_dim], &max[i], &sum[i], split ? &sum_v[i] : nullptr},
+                       {&scratch.o[i * v_dim], &scratch.max[i], &scratch.sum[i],
+                        split ? &scratch.sum_v[i] : nullptr},
                        v_dim);
           }
         }
-        for (int i = 0; i < args.n_queries; ++i) {
+        for (int i = 0; i < n_queries; ++i) {
           Finish(tile, tile.row_begin + i / group_, kv_head * group_ + i % group_, &o[i * v_dim],
-                 max[i], sum[i], args.sum_v ? sum_v[i] : sum[i]);
+                 max[i], sum[i], split ? sum_v[i] : sum[i]);
         }
       }
     }
   }
 
-  // Few tiles (decoding, verification): threads share (tile, KV head, chunk); states are merged
-  // afterwards.
+  // Few tiles (decoding, verification): each thread takes neighbouring units, whose rows follow
+  // each other in the cache; states are merged afterwards.
   void RunSplitTiles() {
-    const int n_heads = node_.kv.n_kv_heads;
+    MakeUnits();
     const int v_dim = node_.kv.v_dim;
     int max_queries = 0;
-    for (const Tile& tile : tiles_) {
-      max_queries = std::max(max_queries, (tile.row_end - tile.row_begin) * group_);
-    }
-    const size_t n_jobs = tiles_.size() * n_heads * n_chunks_;
-    // One slot a (job, query): o, max, sum, sum_v. max = -inf marks the empty state.
+    for (const RowTile& tile : work_.tiles)
+      max_queries = std::max(max_queries, tile.n_rows() * group_);
+    const size_t n_units = work_.units.size();
+    // One slot a (unit, query): o, max, sum, sum_v. max = -inf marks the empty state.
     const size_t slot = v_dim + 3;
-    static thread_local std::vector<float> partial_buffer;
-    if (partial_buffer.size() < n_jobs * max_queries * slot) {
-      partial_buffer.resize(n_jobs * max_queries * slot);
-    }
-    // The team's other threads must see this thread's buffer, not a thread-local of their own.
-    float* const partials = partial_buffer.data();
-    const int n_finish = static_cast<int>(tiles_.size()) * n_heads;
+    if (work_.partials.size() < n_units * max_queries * slot)
+      work_.partials.resize(n_units * max_queries * slot);
+    const int n_runs = static_cast<int>(work_.runs.size());
 #pragma omp parallel num_threads(n_threads_)
     {
-      static thread_local Scratch scratch;
-#pragma omp for schedule(dynamic, 1)
-      for (size_t job = 0; job < n_jobs; ++job) {
-        const Tile& tile = tiles_[job / (n_heads * n_chunks_)];
-        const int kv_head = static_cast<int>(job / n_chunks_ % n_heads);
-        const int chunk = static_cast<int>(job % n_chunks_);
-        AttendArgs args = Prepare(tile, kv_head, scratch);
-        float* slots = partials + job * max_queries * slot;
-        const bool any = AtChunk(tile, kv_head, chunk, scratch, args);
-        if (any) AttendChunk(args);
-        for (int i = 0; i < args.n_queries; ++i) {
-          float* to = slots + i * slot;
-          to[v_dim] = any ? args.max[i] : -std::numeric_limits<float>::infinity();
-          to[v_dim + 1] = any ? args.sum[i] : 0.0f;
-          to[v_dim + 2] = any && args.sum_v ? args.sum_v[i] : 0.0f;
-          if (any) std::memcpy(to, args.o + i * v_dim, sizeof(float) * v_dim);
+      static thread_local QueryScratch scratch;
+      const size_t thread = omp_get_thread_num(), n_team = omp_get_num_threads();
+      const size_t end = n_units * (thread + 1) / n_team;
+      for (size_t u = n_units * thread / n_team; u < end; ++u) {
+        const WorkUnit& unit = work_.units[u];
+        AttendArgs args = Prepare(work_.tiles[unit.tile], unit.kv_head, scratch);
+        const bool any = Attend(unit, u + 1 < end ? &work_.units[u + 1] : nullptr, scratch, args);
+        const int n_queries = args.n_queries;
+        for (int i = 0; i < n_queries; ++i) {
+          float* to = work_.partials.data() + (u * max_queries + i) * slot;
+          to[v_dim] = any ? scratch.max[i] : kMinusInf;
+          to[v_dim + 1] = any ? scratch.sum[i] : 0.0f;
+          to[v_dim + 2] = any ? scratch.sum_v[i] : 0.0f;
+          if (any) std::memcpy(to, &scratch.o[i * v_dim], sizeof(float) * v_dim);
         }
       }
+#pragma omp barrier
 #pragma omp for schedule(static)
-      for (int f = 0; f < n_finish; ++f) {
-        const Tile& tile = tiles_[f / n_heads];
-        const int kv_head = f % n_heads;
-        const int n_queries = (tile.row_end - tile.row_begin) * group_;
+      for (int r = 0; r < n_runs; ++r) {
+        const Workspace::UnitRun& run = work_.runs[r];
+        const RowTile& tile = work_.tiles[r / node_.kv.n_kv_heads];
+        const int kv_head = r % node_.kv.n_kv_heads;
         const bool split = tile.selection && !tile.selection->v_masks.empty();
         static thread_local std::vector<float> o;
-        for (int i = 0; i < n_queries; ++i) {
+        for (int i = 0; i < tile.n_rows() * group_; ++i) {
           o.assign(v_dim, 0.0f);
-          float max = -std::numeric_limits<float>::infinity(), sum = 0.0f, sum_v = 0.0f;
-          for (int c = 0; c < n_chunks_; ++c) {
-            const size_t job = static_cast<size_t>(f) * n_chunks_ + Chunk(tile, c, n_chunks_);
-            float* from = partials + (job * max_queries + i) * slot;
-            if (from[v_dim] == -std::numeric_limits<float>::infinity()) continue;
+          float max = kMinusInf, sum = 0.0f, sum_v = 0.0f;
+          for (int u = 0; u < run.n_units; ++u) {
+            const size_t unit = static_cast<size_t>(run.first_unit) + u * run.step;
+            float* from = work_.partials.data() + (unit * max_queries + i) * slot;
+            if (from[v_dim] == kMinusInf) continue;
             MergeState({o.data(), &max, &sum, split ? &sum_v : nullptr},
                        {from, from + v_dim, from + v_dim + 1, split ? from + v_dim + 2 : nullptr},
                        v_dim);
@@ -407,13 +461,8 @@ class NodeRunner {
   const Policy& policy_;
   const int n_threads_;
   AttentionSink& sink_;
+  Workspace& work_;
   const int group_, n_blocks_, n_chunks_;
-  Visibility visibility_;
-  std::vector<Single> singles_;
-  std::vector<Selection> selections_;
-  std::vector<Tile> tiles_;
-  std::vector<float> query_;
-  int n_single_ = 0;
 };
 
 }  // namespace
@@ -421,7 +470,8 @@ class NodeRunner {
 void ComputeAttention(const AttentionNode& node, LayerCache& cache, const Policy& policy,
                       int n_threads, AttentionSink& sink) {
   CONDENSE_CHECK(node.n_query_heads % node.kv.n_kv_heads == 0);
-  NodeRunner(node, cache, policy, n_threads, sink).Run();
+  static thread_local Workspace workspace;
+  NodeRunner(node, cache, policy, n_threads, sink, workspace).Run();
 }
 
 }  // namespace condense

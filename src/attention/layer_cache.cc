@@ -1,19 +1,11 @@
 #include "attention/layer_cache.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace condense {
 namespace {
 
 constexpr size_t kMaxSequences = 32;
-
-int CountCommon(const RowMask& a, std::span<const uint16_t> b) {
-  int n = 0;
-  const size_t size = std::min(a.size(), b.size());
-  for (size_t i = 0; i < size; ++i) n += std::popcount(static_cast<uint16_t>(a[i] & b[i]));
-  return n;
-}
 
 }  // namespace
 
@@ -39,7 +31,7 @@ SequenceState& StreamCache::Sequence(std::span<const uint16_t> visible, int n_vi
   SequenceState* best = nullptr;
   int best_common = 0;
   for (SequenceState& sequence : sequences) {
-    const int common = CountCommon(sequence.visible, visible);
+    const int common = CountCommonRows(sequence.visible, visible);
     if (common > best_common) {
       best = &sequence;
       best_common = common;

@@ -1,7 +1,6 @@
 #include "attention/step.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace condense {
 
@@ -29,7 +28,7 @@ void FindDecodeRows(const AttentionNode& node, const Visibility& visibility, int
     for (int b : blocks) {
       const auto seen = static_cast<uint16_t>(visible[b] & written[b]);
       if (seen == 0) continue;
-      n += std::popcount(seen);
+      n += CountBits(seen);
       own_block = b;
       own = seen;
     }
@@ -63,24 +62,27 @@ StepCount CountStep(const AttentionNode& node, const Policy& policy, const Selec
     return count;
   }
   uint64_t v_rows = 0;
-  for (uint64_t g = 0; g < heads; ++g) {
+  for (int g = 0; g < node.kv.n_kv_heads; ++g) {
+    const auto set = [&](const uint16_t* mask) { return std::span(mask, n_blocks); };
+    if (!selection.per_query_head) {
+      const int k_rows = CountRows(set(selection.KMask(g)));
+      count.nominal_rows += static_cast<uint64_t>(group) * k_rows;
+      count.unique_rows += k_rows;
+      v_rows += selection.v_masks.empty() ? k_rows : CountRows(set(selection.VMask(g)));
+      continue;
+    }
     for (size_t b = 0; b < n_blocks; ++b) {
       uint16_t k_any = 0, v_any = 0;
-      if (selection.per_query_head) {
-        for (int h = 0; h < group; ++h) {
-          const int set = static_cast<int>(g) * group + h;
-          k_any = static_cast<uint16_t>(k_any | selection.KMask(set)[b]);
-          v_any = static_cast<uint16_t>(v_any | selection.VMask(set)[b]);
-          count.nominal_rows += std::popcount(selection.KMask(set)[b]);
-        }
-      } else {
-        k_any = selection.KMask(static_cast<int>(g))[b];
-        v_any = selection.VMask(static_cast<int>(g))[b];
-        count.nominal_rows += static_cast<uint64_t>(group) * std::popcount(k_any);
+      for (int h = 0; h < group; ++h) {
+        k_any = static_cast<uint16_t>(k_any | selection.KMask(g * group + h)[b]);
+        v_any = static_cast<uint16_t>(v_any | selection.VMask(g * group + h)[b]);
       }
-      count.unique_rows += std::popcount(k_any);
-      v_rows += std::popcount(v_any);
+      if (k_any == 0) continue;
+      count.unique_rows += CountBits(k_any);
+      v_rows += CountBits(v_any);
     }
+    for (int h = 0; h < group; ++h)
+      count.nominal_rows += CountRows(set(selection.KMask(g * group + h)));
   }
   count.k_bytes = count.unique_rows * k_row;
   count.v_bytes = v_rows * v_row;

@@ -42,6 +42,7 @@ struct LayerQuery {
   int n_query_heads = 0;  // multiple of kv->n_kv_heads; query head h belongs to KV head h / group
   float scale = 1.0f, softcap = 0.0f;
   SequenceMemory* memory = nullptr;
+  int n_threads = 1;  // of the host's OpenMP team; the choice does not depend on it
 
   int group() const { return n_query_heads / kv->n_kv_heads; }
 };

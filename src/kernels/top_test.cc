@@ -1,0 +1,85 @@
+// The ranking on every instruction set of the machine, against a stable sort.
+#include "kernels/top.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "kernels/target.h"
+
+namespace condense {
+namespace {
+
+class TopScoresTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { ASSERT_TRUE(ForceTarget(GetParam()).ok()); }
+  void TearDown() override { ASSERT_TRUE(ForceTarget("").ok()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, TopScoresTest, ::testing::ValuesIn(AvailableTargets()),
+                         [](const auto& param_info) { return param_info.param; });
+
+std::vector<int> Best(const std::vector<float>& scores, int n_best) {
+  std::vector<int32_t> keys(scores.size());
+  std::vector<int> best(std::min(scores.size(), static_cast<size_t>(n_best)));
+  const int n =
+      TopScores(scores.data(), static_cast<int>(scores.size()), n_best, keys.data(), best.data());
+  EXPECT_EQ(n, static_cast<int>(best.size()));
+  return best;
+}
+
+TEST_P(TopScoresTest, HigherFirstThenLowerIndex) {
+  EXPECT_EQ(Best({1, 3, 2}, 1), (std::vector<int>{1}));
+  EXPECT_EQ(Best({1, 1, 1, 1}, 2), (std::vector<int>{0, 1}));
+  EXPECT_EQ(Best({-2, -1, -1, -3}, 2), (std::vector<int>{1, 2}));
+  EXPECT_EQ(Best({5, 1}, 7), (std::vector<int>{0, 1}));
+  EXPECT_EQ(Best({5, 1}, 0), (std::vector<int>{}));
+  EXPECT_EQ(Best({}, 3), (std::vector<int>{}));
+}
+
+TEST_P(TopScoresTest, ZeroesAreEqualAndInfinitiesRank) {
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(Best({-0.0f, 0.0f}, 1), (std::vector<int>{0}));
+  EXPECT_EQ(Best({0.0f, -0.0f}, 1), (std::vector<int>{0}));
+  EXPECT_EQ(Best({-inf, 1, inf, -1e30f}, 3), (std::vector<int>{1, 2, 3}));
+}
+
+TEST_P(TopScoresTest, NanMakesTheRankingVoid) {
+  for (size_t n : {3, 40}) {
+    for (size_t at : {size_t{0}, n / 2, n - 1}) {
+      std::vector<float> scores(n, 1.0f);
+      scores[at] = std::nanf("");
+      std::vector<int32_t> keys(n);
+      std::vector<int> best(n);
+      EXPECT_EQ(TopScores(scores.data(), static_cast<int>(n), 1, keys.data(), best.data()), -1);
+    }
+  }
+}
+
+TEST_P(TopScoresTest, AgreesWithAStableSort) {
+  std::mt19937 rng(3);
+  for (int trial = 0; trial < 400; ++trial) {
+    std::vector<float> scores(1 + rng() % 200);
+    // Many ties, or hardly any.
+    for (float& score : scores) {
+      score = trial % 2 == 0 ? static_cast<float>(static_cast<int>(rng() % 21) - 10)
+                             : std::ldexp(static_cast<float>(static_cast<int>(rng())),
+                                          static_cast<int>(rng() % 60) - 60);
+    }
+    const int n = static_cast<int>(rng() % (scores.size() + 1));
+    std::vector<int> order(scores.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return scores[a] > scores[b]; });
+    order.resize(n);
+    std::sort(order.begin(), order.end());
+    EXPECT_EQ(Best(scores, n), order);
+  }
+}
+
+}  // namespace
+}  // namespace condense
