@@ -67,7 +67,7 @@ void AddShape(CLI::App* one, BenchFlags& flags) {
 void AddLayers(CLI::App* one, BenchFlags& flags) {
   one->add_option("--layers", flags.n_layers,
                   "caches; where they fit the last-level cache, rows come from there; default: as "
-                  "many as the stream's buffer has room for, and rows from memory")
+                  "many as take more than the stream's buffer, and rows from memory")
       ->check(CLI::Range(1, 4096))
       ->type_name("N");
 }

@@ -31,7 +31,8 @@ int Fail(ExitCode code, const std::string& message) {
   return code;
 }
 
-Status TakeModel(const std::string& path, Shape& shape) {
+Status TakeModel(const std::string& path, BenchOptions& options) {
+  Shape& shape = options.shape;
   const Result<ModelFile> model = ReadModelFile(path);
   if (!model.ok()) return Error{model.error()};
   if (model->k_head_dim != model->v_head_dim) {
@@ -43,6 +44,7 @@ Status TakeModel(const std::string& path, Shape& shape) {
   shape.n_query_heads = model->n_query_heads;
   shape.n_kv_heads = *std::max_element(model->n_kv_heads.begin(), model->n_kv_heads.end());
   shape.head_dim = model->k_head_dim;
+  options.n_model_layers = model->n_layers;
   if (shape.n_query_heads < 1 || shape.n_kv_heads < 1) {
     return Error{fmt::format("model '{}' names no attention heads", path)};
   }
@@ -60,7 +62,7 @@ Result<BenchOptions> ToOptions(const BenchFlags& flags) {
   shape.v_type = *ParseKvType(flags.v_type);
   if (flags.what == What::kCandidate) shape.n_query_heads = shape.n_kv_heads = 12;
   if (!flags.model.empty()) {
-    const Status status = TakeModel(flags.model, shape);
+    const Status status = TakeModel(flags.model, options);
     if (!status.ok()) return Error{status.error()};
   }
   shape.n_query_heads = flags.query_heads.value_or(shape.n_query_heads);

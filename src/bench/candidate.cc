@@ -203,7 +203,7 @@ std::optional<Published> PublishedFor(int n_rows) {
 uint64_t BytesFor(const Shape& shape) {
   const uint64_t width = static_cast<uint64_t>(shape.n_query_heads) * shape.head_dim;
   const auto n = static_cast<uint64_t>(shape.n_rows);
-  return MadeCaches::LayerBytes(shape, shape.n_rows) + n * (2 * 4 * width) +
+  return MadeCaches::BytesFor(shape, 1, 1, shape.n_rows) + n * (2 * 4 * width) +
          n * shape.n_query_heads * kDistant * 4 + n * kCallRows * 2;
 }
 
@@ -211,12 +211,12 @@ Result<BenchOutcome> BenchOneLength(const BenchOptions& options, const BenchCont
                                     Yard& yard) {
   const Shape& shape = options.shape;
   Result<MadeCaches> caches =
-      MadeCaches::Make(shape, 1, shape.n_rows, options.n_threads, options.huge_pages);
+      MadeCaches::Make(shape, 1, 1, shape.n_rows, options.n_threads, options.huge_pages);
   if (!caches.ok()) return Error{caches.error()};
   const MadeQueries queries(shape, shape.n_rows, kCallRows);
   const std::unique_ptr<Policy> dense = std::move(MakePolicy("dense")->policy);
   Candidate candidate(caches.value(), queries, options.n_threads);
-  OperatorArm dense_arm(caches.value(), queries, *dense, kCallRows, options.n_threads);
+  OperatorArm dense_arm(caches.value(), queries, *dense, 1, 1, kCallRows, options.n_threads);
   CausalMask mask(shape.n_rows, kCallRows);
   std::unique_ptr<HostOperator> host;
   if (options.host) {
@@ -236,8 +236,8 @@ Result<BenchOutcome> BenchOneLength(const BenchOptions& options, const BenchCont
     arms.push_back({"ggml",
                     [&, set_mask](int round) {
                       set_mask(round);
-                      const Status built =
-                          host->Build(caches.value(), queries, call.first_row, mask, call.n_rows);
+                      const Status built = host->Build(caches.value(), 1, queries, call.first_row,
+                                                       mask, call.n_rows);
                       CONDENSE_CHECK(built.ok());
                     },
                     [&](int) { CONDENSE_CHECK(host->Compute().ok()); }});

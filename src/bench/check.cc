@@ -11,7 +11,7 @@ namespace {
 constexpr double kUnit = 0x1p-24;      // rounding error of one FP32 operation, relative
 constexpr double kTiny = 4096e-37;     // what flushed exponentials may add up to
 constexpr int kSumRoundings = 96 + 8;  // lanes and tree of a chunk's sum, an exponential
-constexpr int kMergeRoundings = 128;   // a chunk merged
+constexpr int kScaleRoundings = 128;   // a state brought to another maximum
 
 // Largest error of a logit: a chain of half the channels, each rounded twice at most.
 double LogitBound(const AttendArgs& args) {
@@ -33,7 +33,8 @@ void CheckOutput(const KvView& view, const CheckedQuery& query, const float* out
                  CheckResult& result) {
   ReferenceState state;
   double logit_bound = 0;
-  int n_chunks = 0;
+  // Merging in order scales each chunk once, and what came before wherever the maximum rises.
+  int n_chunks = 0, n_scalings = 1;
   const int n_blocks = BlocksFor(view.n_rows);
   for (int block = 0; block < n_blocks; block += kChunkBlocks) {
     const uint16_t* k_words = query.k_mask.data() + block;
@@ -51,14 +52,15 @@ void CheckOutput(const KvView& view, const CheckedQuery& query, const float* out
     args.masks = &k_words, args.v_masks = &v_words;
     args.scale = query.scale;
     const ReferenceState chunk = ReferenceAttend(args)[0];
+    n_scalings += n_chunks > 0 && chunk.max > state.max;
     state = n_chunks == 0 ? chunk : ReferenceMerge(state, chunk);
     logit_bound = std::max(logit_bound, LogitBound(args));
     ++n_chunks;
   }
   const int n_rows = CountRows(query.k_mask);
-  const double relative =
-      2 * logit_bound +
-      (kSumRoundings + std::min(n_rows, kChunkRows) + n_chunks * kMergeRoundings) * kUnit;
+  const int n_roundings =
+      kSumRoundings + std::min(n_rows, kChunkRows) + n_chunks + n_scalings * kScaleRoundings;
+  const double relative = 2 * logit_bound + n_roundings * kUnit;
   for (int c = 0; c < view.v_dim; ++c) {
     double expected = 0, magnitude = 0;
     if (state.sum > 0) {

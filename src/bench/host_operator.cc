@@ -84,8 +84,8 @@ Result<std::unique_ptr<HostOperator>> HostOperator::Make(int n_threads) {
   return host;
 }
 
-Status HostOperator::Build(const MadeCaches& caches, const MadeQueries& queries, int row,
-                           const CausalMask& mask, int n_query_rows) {
+Status HostOperator::Build(const MadeCaches& caches, int n_layers, const MadeQueries& queries,
+                           int row, const CausalMask& mask, int n_query_rows) {
   Impl& impl = *impl_;
   if (impl.n_rows == mask.n_rows() && impl.n_query_rows == n_query_rows &&
       impl.mask == mask.values()) {
@@ -97,7 +97,6 @@ Status HostOperator::Build(const MadeCaches& caches, const MadeQueries& queries,
   impl.mask = mask.values();
   const Shape& shape = caches.shape();
   const int64_t dim = shape.head_dim, n_heads = shape.n_query_heads, n_rows = impl.n_rows;
-  const int n_layers = caches.n_layers();
   const size_t n_tensors = 8 * static_cast<size_t>(n_layers) + 16;
   impl.context = ggml_init({.mem_size = n_tensors * ggml_tensor_overhead() +
                                         ggml_graph_overhead_custom(n_tensors, false),

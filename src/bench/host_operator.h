@@ -15,9 +15,9 @@ class HostOperator {
   static Result<std::unique_ptr<HostOperator>> Make(int n_threads);
   ~HostOperator();
 
-  // The graph over the mask's rows; again only when these were padded further. `queries` begin at
-  // `row` in every layer. Everything is borrowed until the next call.
-  Status Build(const MadeCaches& caches, const MadeQueries& queries, int row,
+  // The graph of n_layers layers over the mask's rows; again only when these were padded further.
+  // `queries` begin at `row` in every layer. Everything is borrowed until the next call.
+  Status Build(const MadeCaches& caches, int n_layers, const MadeQueries& queries, int row,
                const CausalMask& mask, int n_query_rows);
   Status Compute();
   // [n_query_rows, n_query_heads, head_dim]

@@ -44,6 +44,8 @@ void StoreValues(const float* values, int n, KvType type, std::byte* to) {
   }
 }
 
+size_t WholePages(size_t n_bytes) { return (n_bytes + 4095) / 4096 * 4096; }
+
 }  // namespace
 
 MadeCaches::Units MadeCaches::MakeUnits(KvType type, int head_dim, uint32_t seed) {
@@ -61,35 +63,55 @@ MadeCaches::Units MadeCaches::MakeUnits(KvType type, int head_dim, uint32_t seed
   return units;
 }
 
-size_t MadeCaches::LayerBytes(const Shape& shape, int n_capacity) {
-  const auto whole_pages = [](size_t bytes) { return (bytes + 4095) / 4096 * 4096; };
-  const size_t n_rows = PaddedRows(n_capacity);
-  return whole_pages(shape.KeyRowBytes() * n_rows) + whole_pages(shape.ValueRowBytes() * n_rows);
+int MadeCaches::RowsOf(int n_layers, int n_caches, int n_capacity) {
+  return PaddedRows(n_capacity) + (n_layers - 1) / n_caches * kPadRows;
 }
 
-Result<MadeCaches> MadeCaches::Make(const Shape& shape, int n_layers, int n_capacity, int n_threads,
-                                    bool huge_pages) {
+size_t MadeCaches::CacheBytes(const Shape& shape, int n_rows) {
+  return WholePages(shape.KeyRowBytes() * n_rows) + WholePages(shape.ValueRowBytes() * n_rows);
+}
+
+size_t MadeCaches::BytesFor(const Shape& shape, int n_layers, int n_caches, int n_capacity) {
+  return CacheBytes(shape, RowsOf(n_layers, n_caches, n_capacity)) * n_caches;
+}
+
+Result<MadeCaches> MadeCaches::Make(const Shape& shape, int n_layers, int n_caches, int n_capacity,
+                                    int n_threads, bool huge_pages) {
   MadeCaches made;
   made.shape_ = shape;
   made.n_layers_ = n_layers;
-  made.n_capacity_ = PaddedRows(n_capacity);
-  made.layer_bytes_ = LayerBytes(shape, n_capacity);
-  made.value_offset_ = (shape.KeyRowBytes() * made.n_capacity_ + 4095) / 4096 * 4096;
+  made.n_caches_ = n_caches;
+  made.n_rows_ = RowsOf(n_layers, n_caches, n_capacity);
+  made.cache_bytes_ = CacheBytes(shape, made.n_rows_);
+  made.value_offset_ = WholePages(shape.KeyRowBytes() * made.n_rows_);
   made.k_units_ = MakeUnits(shape.k_type, shape.head_dim, 1);
   made.v_units_ = MakeUnits(shape.v_type, shape.head_dim, 2);
-  Result<Buffer> buffer = Buffer::Map(made.layer_bytes_ * n_layers, huge_pages);
+  Result<Buffer> buffer = Buffer::Map(made.cache_bytes_ * n_caches, huge_pages);
   if (!buffer.ok()) return Error{buffer.error()};
   made.buffer_ = std::move(buffer.value());
-  const int64_t n = static_cast<int64_t>(n_layers) * made.n_capacity_;
+  const int64_t n = static_cast<int64_t>(n_caches) * made.n_rows_;
 #pragma omp parallel for num_threads(n_threads) schedule(static)
   for (int64_t i = 0; i < n; ++i) {
-    made.WriteRow(static_cast<int>(i / made.n_capacity_), static_cast<int>(i % made.n_capacity_));
+    // The first layer of a cache begins at its first row.
+    made.WriteRow(static_cast<int>(i / made.n_rows_), static_cast<int>(i % made.n_rows_));
   }
   return made;
 }
 
+std::byte* MadeCaches::Keys(int layer) const {
+  return buffer_.data() + layer % n_caches_ * cache_bytes_ +
+         layer / n_caches_ * kPadRows * shape_.KeyRowBytes();
+}
+
+std::byte* MadeCaches::Values(int layer) const {
+  return buffer_.data() + layer % n_caches_ * cache_bytes_ + value_offset_ +
+         layer / n_caches_ * kPadRows * shape_.ValueRowBytes();
+}
+
 void MadeCaches::WriteRow(int layer, int row) const {
-  uint64_t state = Mix((static_cast<uint64_t>(layer) << 32 | static_cast<uint32_t>(row)) + 1);
+  const auto cache = static_cast<uint64_t>(layer % n_caches_);
+  const auto place = static_cast<uint32_t>(row + layer / n_caches_ * kPadRows);
+  uint64_t state = Mix((cache << 32 | place) + 1);
   const auto write = [&](const Units& units, std::byte* to) {
     const int n = shape_.n_kv_heads * shape_.head_dim / units.n_values;
     for (int i = 0; i < n; ++i) {
@@ -172,8 +194,6 @@ AttentionNode MakeNode(const MadeCaches& caches, int layer, const CausalMask& ma
   node.q_row = node.q_head * shape.n_query_heads;
   node.q_stream = node.q_row * n_query_rows;
   node.kv = caches.View(layer, mask.n_rows());
-  node.k_stream = node.kv.k_row * caches.n_capacity();
-  node.v_stream = node.kv.v_row * caches.n_capacity();
   node.mask = reinterpret_cast<const std::byte*>(mask.values());
   node.mask_row = sizeof(uint16_t) * mask.n_rows();
   node.mask_head = node.mask_stream = node.mask_row * n_query_rows;

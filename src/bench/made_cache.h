@@ -1,6 +1,8 @@
 // A host's KV caches made up: rows of about normal values, one cache a layer, written row by row as
 // a decoding host writes them; the queries and the mask to go with them. Row contents depend on
-// layer and row alone, so arms that share the memory may each write a row at its turn.
+// their place alone, so arms that share the memory may each write a row at its turn. Where a
+// model's caches would not fit, several layers are views of one cache, each begun at rows of its
+// own: what a sparse step reads of them lies apart.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
@@ -21,17 +23,17 @@ constexpr int PaddedRows(int n) { return (n + kPadRows - 1) / kPadRows * kPadRow
 class MadeCaches {
  public:
   // Every row up to `n_capacity` is written once, by the team.
-  static Result<MadeCaches> Make(const Shape& shape, int n_layers, int n_capacity, int n_threads,
-                                 bool huge_pages);
-  // Bytes of a layer with `n_capacity` rows.
-  static size_t LayerBytes(const Shape& shape, int n_capacity);
+  // n_layers views over n_caches.
+  static Result<MadeCaches> Make(const Shape& shape, int n_layers, int n_caches, int n_capacity,
+                                 int n_threads, bool huge_pages);
+  // Bytes of all caches.
+  static size_t BytesFor(const Shape& shape, int n_layers, int n_caches, int n_capacity);
 
   KvView View(int layer, int n_rows) const;
   void WriteRow(int layer, int row) const;
 
   const Shape& shape() const { return shape_; }
   int n_layers() const { return n_layers_; }
-  int n_capacity() const { return n_capacity_; }
   const Buffer& buffer() const { return buffer_; }
 
  private:
@@ -42,12 +44,15 @@ class MadeCaches {
     std::vector<std::byte> bytes;
   };
   static Units MakeUnits(KvType type, int head_dim, uint32_t seed);
-  std::byte* Keys(int layer) const { return buffer_.data() + layer * layer_bytes_; }
-  std::byte* Values(int layer) const { return Keys(layer) + value_offset_; }
+  static int RowsOf(int n_layers, int n_caches, int n_capacity);
+  static size_t CacheBytes(const Shape& shape, int n_rows);
+  // The first row of a layer.
+  std::byte* Keys(int layer) const;
+  std::byte* Values(int layer) const;
 
   Shape shape_;
-  int n_layers_ = 0, n_capacity_ = 0;
-  size_t layer_bytes_ = 0, value_offset_ = 0;
+  int n_layers_ = 0, n_caches_ = 0, n_rows_ = 0;  // rows of a cache
+  size_t cache_bytes_ = 0, value_offset_ = 0;
   Units k_units_, v_units_;
   Buffer buffer_;
 };

@@ -14,15 +14,17 @@ uint64_t NsBetween(Clock::time_point from, Clock::time_point to) {
 }  // namespace
 
 OperatorArm::OperatorArm(const MadeCaches& caches, const MadeQueries& queries, const Policy& policy,
-                         int n_query_rows, int n_threads)
+                         int n_layers, int n_step_layers, int n_query_rows, int n_threads)
     : caches_(caches),
       queries_(queries),
       policy_(policy),
+      n_layers_(n_layers),
+      n_step_layers_(n_step_layers),
       n_threads_(n_threads),
       out_size_(static_cast<size_t>(n_query_rows) * caches.shape().n_query_heads *
                 caches.shape().head_dim),
-      layers_(caches.n_layers()),
-      out_(out_size_ * caches.n_layers()) {
+      layers_(n_layers),
+      out_(out_size_ * n_layers) {
   sink_.on_step = [this](const StepCount& step) {
     ++totals_.n_steps;
     totals_.sparse_steps += step.sparse;
@@ -42,10 +44,11 @@ void OperatorArm::Run(const CausalMask& mask, int first_row, int n_query_rows) {
     for (int i = 0; i < n_query_rows; ++i) layer.MarkWritten(0, first_row + i);
   }
   const auto marked = Clock::now();
-  bool check_pending = true;
-  for (int layer = 0; layer < caches_.n_layers(); ++layer) {
-    Attend(mask, layer, first_row, n_query_rows, policy_, check_pending);
-    if (layers_[layer].has_summaries()) check_pending = false;
+  for (int layer = 0; layer < n_layers_; ++layer) {
+    if (next_in_step_ == 0) check_pending_ = true;
+    next_in_step_ = (next_in_step_ + 1) % n_step_layers_;
+    Attend(mask, layer, first_row, n_query_rows, policy_, check_pending_);
+    if (layers_[layer].has_summaries()) check_pending_ = false;
   }
   const auto end = Clock::now();
   times_.push_back({first_row, NsBetween(start, marked), sink_.select_ns, sink_.attend_ns,

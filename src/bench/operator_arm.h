@@ -28,8 +28,9 @@ struct StepTime {
 
 class OperatorArm {
  public:
+  // Over the first n_layers layers. The host's model has n_step_layers: so often a step begins.
   OperatorArm(const MadeCaches& caches, const MadeQueries& queries, const Policy& policy,
-              int n_query_rows, int n_threads);
+              int n_layers, int n_step_layers, int n_query_rows, int n_threads);
   OperatorArm(const OperatorArm&) = delete;
   OperatorArm& operator=(const OperatorArm&) = delete;
 
@@ -42,6 +43,7 @@ class OperatorArm {
   // [n_query_rows, n_query_heads, head_dim] of the last Run.
   float* Out(int layer) { return out_.data() + layer * out_size_; }
   const StepTotals& totals() const { return totals_; }
+  int n_layers() const { return n_layers_; }
   const std::vector<StepTime>& times() const { return times_; }
   // Forgets totals and times, not summaries.
   void Reset();
@@ -53,13 +55,15 @@ class OperatorArm {
   const MadeCaches& caches_;
   const MadeQueries& queries_;
   const Policy& policy_;
-  const int n_threads_;
+  const int n_layers_, n_step_layers_, n_threads_;
   const size_t out_size_;
   std::vector<LayerCache> layers_;
   std::vector<float> out_;
   AttentionSink sink_;
   StepTotals totals_;
   std::vector<StepTime> times_;
+  int next_in_step_ = 0;        // which of the model's layers comes next
+  bool check_pending_ = false;  // no layer with summaries was looked at as a whole in this step yet
 };
 
 }  // namespace condense

@@ -29,6 +29,7 @@ struct BenchOptions {
   Shape shape;
   int n_threads = 1;
   int n_layers = 0;                   // caches; 0: enough that a step comes from memory
+  int n_model_layers = 30;            // of the model whose steps are made: SmolLM2-135M
   int n_rounds = 0;                   // 0: the benchmark's own number
   int n_query_rows = 0;               // 0: the benchmark's own number
   std::vector<std::string> policies;  // sparse arms

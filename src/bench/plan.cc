@@ -14,7 +14,7 @@ namespace condense {
 namespace {
 
 constexpr int kMaxRows = 1 << 24;
-constexpr int kMaxLayers = 256;
+constexpr int kMaxCaches = 256;
 // A pass of the rolling loop lasts at most this many steps, and all together grow the cache by at
 // most an eighth: the rows that a figure stands for stay about the same.
 constexpr int kMaxStepsAPass = 32;
@@ -104,18 +104,20 @@ Result<Plan> MakePlan(OperatorBench bench, const BenchOptions& options) {
                              options.n_query_rows)};
   }
 
-  const uint64_t layer_bytes = MadeCaches::LayerBytes(shape, shape.n_rows);
+  const uint64_t cache_bytes = MadeCaches::BytesFor(shape, 1, 1, shape.n_rows);
   const uint64_t pass_bytes =
       options.buffer_bytes > 0 ? options.buffer_bytes : MemoryPassBytes(options.free_bytes);
   if (options.n_layers > 0) {
-    plan.n_layers = options.n_layers;
-    plan.from_memory = plan.n_layers * layer_bytes > LastLevelCacheBytes();
+    plan.n_caches = options.n_layers;
+    plan.from_memory = plan.n_caches * cache_bytes > LastLevelCacheBytes();
   } else if (bench == OperatorBench::kPrefill) {
-    plan.n_layers = 2;
+    plan.n_caches = 2;
   } else {
-    plan.n_layers = static_cast<int>(
-        std::clamp<uint64_t>((pass_bytes + layer_bytes - 1) / layer_bytes, 1, kMaxLayers));
+    plan.n_caches = static_cast<int>(
+        std::clamp<uint64_t>((pass_bytes + cache_bytes - 1) / cache_bytes, 1, kMaxCaches));
   }
+  plan.n_layers = plan.n_caches;
+  if (rolling && plan.from_memory) plan.n_layers = RoundUp(plan.n_caches, options.n_model_layers);
 
   if (rolling) {
     // A choice that serves several steps is timed in whole cycles.
@@ -142,15 +144,19 @@ Result<Plan> MakePlan(OperatorBench bench, const BenchOptions& options) {
     plan.n_warm = plan.from_memory ? 0 : 1;
   }
 
+  // Summaries of two columns at most.
+  const uint64_t summary_bytes = 4 * static_cast<uint64_t>(BlocksFor(plan.n_capacity)) *
+                                 shape.n_kv_heads * shape.head_dim * plan.n_layers *
+                                 plan.policies.size();
   const uint64_t all_bytes =
-      plan.n_layers * MadeCaches::LayerBytes(shape, plan.n_capacity) + pass_bytes;
+      MadeCaches::BytesFor(shape, plan.n_layers, plan.n_caches, plan.n_capacity) + pass_bytes +
+      summary_bytes;
   if (options.free_bytes > 0 && all_bytes > options.free_bytes / 10 * 9) {
-    return Error{
-        fmt::format("{} caches of {} rows and the stream's buffer take {:.1f} GB, and {:.1f} GB "
-                    "are free: pass a "
-                    "smaller --rows, --layers or --buffer",
-                    plan.n_layers, shape.n_rows, 1e-9 * static_cast<double>(all_bytes),
-                    1e-9 * static_cast<double>(options.free_bytes))};
+    return Error{fmt::format(
+        "{} caches of {} rows, their summaries and the stream's buffer take {:.1f} GB, and {:.1f} "
+        "GB are free: pass a smaller --rows, --layers or --buffer",
+        plan.n_caches, shape.n_rows, 1e-9 * static_cast<double>(all_bytes),
+        1e-9 * static_cast<double>(options.free_bytes))};
   }
   return plan;
 }

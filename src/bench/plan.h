@@ -18,7 +18,9 @@ struct NamedPolicy {
 };
 
 struct Plan {
-  int n_layers = 1, n_rounds = 1, n_query_rows = 1;
+  int n_caches = 1;  // a layer each for dense and ggml
+  int n_layers = 1;  // of a sparse arm's pass: whole steps of the model, the caches' views
+  int n_rounds = 1, n_query_rows = 1;
   int steps_a_pass = 1;  // of the rolling loop
   int n_warm = 0;        // untimed steps before each timed pass, where rows come from the cache
   int cycle = 1;         // rounds that are whole cycles of every reuse

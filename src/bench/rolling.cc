@@ -67,7 +67,9 @@ class RollingLoop {
                        [&](int round) {
                          for (int i = 0; i < plan_.steps_a_pass; ++i)
                            HostStep(Row(round, plan_.n_warm + i));
-                       }});
+                       },
+                       // It is slow and knows no cycles.
+                       plan_.cycle > 1 ? 4 : 1});
     }
     n_turns_ = turns.size();
     return RunInTurns(turns, plan_.n_rounds, *setup_.yard, options_.n_threads, Name(), control);
@@ -80,7 +82,7 @@ class RollingLoop {
     mask_.Set(row, 1);
     for (auto& arm : arms_) {
       CheckResult result;
-      for (int layer : SampleOfIndices(plan_.n_layers)) {
+      for (int layer : SampleOfIndices(arm->run.n_layers())) {
         const RecordingPolicy recording(*arm->policy);
         arm->run.RunLayer(mask_, layer, row, 1, recording);
         CheckRow(setup_.caches.View(layer, mask_.n_rows()), options_.shape.n_query_heads,
@@ -120,14 +122,18 @@ class RollingLoop {
       record.flops = 4.0 * options_.shape.head_dim * mean(totals.nominal_rows);
       record.sparse_steps = totals.sparse_steps;
       record.fallback_steps = totals.fallback_steps;
-      FillTimes(times, i, arm.cycle, Units(), *setup_.yard, record);
+      const double units = Units(arm.run.n_layers());
+      FillTimes(times, i, arm.cycle, units, *setup_.yard, record);
+      record.n_layers = arm.run.n_layers();
       if (arm.cycle > 1 && plan_.from_memory) {
         record.note = fmt::format("means of whole cycles of {} steps", arm.cycle);
       }
       FillShares(arm, times.ns[i], record);
-      if (i > 0) record.ratio_to_dense = RatioOf(dense_ns, times.ns[i], arm.cycle);
+      // Of a layer-step: passes may have more layers than dense's.
+      const double scale = units / Units(plan_.n_caches);
+      if (i > 0) record.ratio_to_dense = RatioOf(dense_ns, times.ns[i], arm.cycle, scale);
       if (setup_.host != nullptr) {
-        record.ratio_to_host = RatioOf(times.ns.back(), times.ns[i], arm.cycle);
+        record.ratio_to_host = RatioOf(times.ns.back(), times.ns[i], arm.cycle, scale);
       }
       if (i < checks_.size()) NoteCheck(checks_[i], record);
       records.push_back(std::move(record));
@@ -139,7 +145,7 @@ class RollingLoop {
       record.max_error = record.error_bound = std::nullopt;
       record.check_failed = false;
       record.ratio_to_dense = RatioOf(dense_ns, times.ns.back());
-      FillTimes(times, n_turns_ - 1, 1, Units(), *setup_.yard, record);
+      FillTimes(times, n_turns_ - 1, 1, Units(plan_.n_caches), *setup_.yard, record);
       records.push_back(std::move(record));
     }
     return records;
@@ -147,14 +153,19 @@ class RollingLoop {
 
  private:
   const char* Name() const { return bench_ == OperatorBench::kSelect ? "select" : "decode"; }
-  double Units() const { return static_cast<double>(plan_.steps_a_pass) * plan_.n_layers; }
+  // Layer-steps of a pass.
+  double Units(int n_layers) const { return static_cast<double>(plan_.steps_a_pass) * n_layers; }
 
   void AddArm(const std::string& name, const Policy& policy, int reuse) {
     // Where a pass holds whole cycles, a round is one.
     const int cycle = plan_.from_memory ? reuse : 1;
     // In place: an arm's counters are known by address.
-    arms_.emplace_back(new RollingArm{
-        name, &policy, cycle, {setup_.caches, *setup_.queries, policy, 1, options_.n_threads}});
+    arms_.emplace_back(new RollingArm{name,
+                                      &policy,
+                                      cycle,
+                                      {setup_.caches, *setup_.queries, policy,
+                                       policy.is_dense() ? plan_.n_caches : plan_.n_layers,
+                                       options_.n_model_layers, 1, options_.n_threads}});
   }
 
   int Row(int round, int step) const {
@@ -175,7 +186,8 @@ class RollingLoop {
     arm.run.Run(mask_, row, 1);
   }
   void BuildHost() {
-    const Status built = setup_.host->Build(setup_.caches, *setup_.queries, 0, mask_, 1);
+    const Status built =
+        setup_.host->Build(setup_.caches, plan_.n_caches, *setup_.queries, 0, mask_, 1);
     CONDENSE_CHECK(built.ok());
   }
   void HostStep(int row) {

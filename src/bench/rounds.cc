@@ -52,11 +52,12 @@ std::vector<double> GroupMeans(const std::vector<double>& values, int cycle) {
   return means;
 }
 
-Sample RatioOf(const std::vector<double>& a, const std::vector<double>& b, int cycle) {
+Sample RatioOf(const std::vector<double>& a, const std::vector<double>& b, int cycle,
+               double scale) {
   const std::vector<double> a_means = GroupMeans(a, cycle), b_means = GroupMeans(b, cycle);
   std::vector<double> ratios;
   for (size_t i = 0; i < std::min(a_means.size(), b_means.size()); ++i) {
-    if (a_means[i] > 0 && b_means[i] > 0) ratios.push_back(a_means[i] / b_means[i]);
+    if (a_means[i] > 0 && b_means[i] > 0) ratios.push_back(scale * a_means[i] / b_means[i]);
   }
   return SampleOf(ratios);
 }

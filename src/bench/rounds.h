@@ -34,8 +34,9 @@ RoundTimes RunInTurns(const std::vector<Arm>& arms, int n_rounds, Yard& yard, in
 // Means of groups of `cycle` rounds that belong together; a group that is not whole is dropped.
 // Rounds without a value are left out of the mean.
 std::vector<double> GroupMeans(const std::vector<double>& values, int cycle);
-// a / b, group by group.
-Sample RatioOf(const std::vector<double>& a, const std::vector<double>& b, int cycle = 1);
+// scale a / b, group by group.
+Sample RatioOf(const std::vector<double>& a, const std::vector<double>& b, int cycle = 1,
+               double scale = 1);
 
 // Fills ns (of one unit, of `units` a round), stream_share and peak_share, and the yardstick.
 // bytes and flops are set.

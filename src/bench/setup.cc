@@ -23,8 +23,8 @@ Result<std::unique_ptr<BenchSetup>> BenchSetup::Make(OperatorBench bench,
   if (!yard.ok()) return Error{yard.error()};
   setup->yard = std::move(yard.value());
   Result<MadeCaches> caches =
-      MadeCaches::Make(options.shape, setup->plan.n_layers, setup->plan.n_capacity,
-                       options.n_threads, options.huge_pages);
+      MadeCaches::Make(options.shape, setup->plan.n_layers, setup->plan.n_caches,
+                       setup->plan.n_capacity, options.n_threads, options.huge_pages);
   if (!caches.ok()) return Error{caches.error()};
   setup->caches = std::move(caches.value());
   setup->queries = std::make_unique<MadeQueries>(options.shape, 64, setup->plan.n_query_rows);
@@ -39,7 +39,7 @@ BenchRecord NewRecord(const char* bench, const std::string& arm, const Shape& sh
   record.arm = arm;
   record.source = plan.source();
   record.shape = shape;
-  record.n_layers = plan.n_layers;
+  record.n_layers = plan.n_caches;
   record.n_query_rows = plan.n_query_rows;
   record.n_threads = n_threads;
   return record;

@@ -22,8 +22,8 @@ class SeveralRows {
         plan_(setup.plan),
         mask_(plan_.n_capacity, plan_.n_query_rows),
         row_mask_(plan_.n_capacity, 1),
-        at_once_(setup.caches, *setup.queries, *setup.dense, plan_.n_query_rows,
-                 options.n_threads) {
+        at_once_(setup.caches, *setup.queries, *setup.dense, plan_.n_caches, options.n_model_layers,
+                 plan_.n_query_rows, options.n_threads) {
     mask_.Set(plan_.first_row, plan_.n_query_rows);
   }
 
@@ -33,8 +33,8 @@ class SeveralRows {
     arm.Run(row_mask_, plan_.first_row + i, 1);
   }
   void BuildHost() {
-    const Status built = setup_.host->Build(setup_.caches, *setup_.queries, plan_.first_row, mask_,
-                                            plan_.n_query_rows);
+    const Status built = setup_.host->Build(setup_.caches, plan_.n_caches, *setup_.queries,
+                                            plan_.first_row, mask_, plan_.n_query_rows);
     CONDENSE_CHECK(built.ok());
   }
   void Host() {
@@ -56,7 +56,7 @@ class SeveralRows {
     AtOnce();
     const size_t width =
         static_cast<size_t>(options_.shape.n_query_heads) * options_.shape.head_dim;
-    for (int layer : SampleOfIndices(plan_.n_layers)) {
+    for (int layer : SampleOfIndices(plan_.n_caches)) {
       for (int i : SampleOfIndices(plan_.n_query_rows)) {
         CheckRow(setup_.caches.View(layer, mask_.n_rows()), options_.shape.n_query_heads,
                  setup_.queries->At(layer, plan_.first_row) + i * width, plan_.first_row + i,
@@ -74,7 +74,7 @@ class SeveralRows {
     bool equal = true;
     for (int i = 0; i < plan_.n_query_rows; ++i) {
       OneRow(arm, i);
-      for (int layer = 0; layer < plan_.n_layers; ++layer) {
+      for (int layer = 0; layer < plan_.n_caches; ++layer) {
         equal = equal && std::memcmp(arm.Out(layer), at_once_.Out(layer) + i * width,
                                      sizeof(float) * width) == 0;
       }
@@ -111,7 +111,8 @@ Result<BenchOutcome> BenchVerify(const BenchOptions& options, const BenchControl
   BenchSetup& setup = *made.value();
   const Plan& plan = setup.plan;
   SeveralRows rows(options, setup);
-  OperatorArm single(setup.caches, *setup.queries, *setup.dense, 1, options.n_threads);
+  OperatorArm single(setup.caches, *setup.queries, *setup.dense, plan.n_caches,
+                     options.n_model_layers, 1, options.n_threads);
   const auto one_by_one = [&] {
     for (int i = 0; i < plan.n_query_rows; ++i) rows.OneRow(single, i);
   };
@@ -128,7 +129,7 @@ Result<BenchOutcome> BenchVerify(const BenchOptions& options, const BenchControl
   records.push_back(rows.Record("verify", "at once", options.shape.n_rows));
   records.push_back(rows.Record("verify", "one by one", pairs));
   for (size_t i = 0; i < records.size(); ++i) {
-    FillTimes(times, i, 1, plan.n_layers, *setup.yard, records[i]);
+    FillTimes(times, i, 1, plan.n_caches, *setup.yard, records[i]);
   }
   records[0].speedup = RatioOf(times.ns[1], times.ns[0]);
   records[0].equal_bits = rows.EqualBits(single);
@@ -155,7 +156,7 @@ Result<BenchOutcome> BenchPrefill(const BenchOptions& options, const BenchContro
   std::vector<BenchRecord> records;
   for (size_t i = 0; i < arms.size(); ++i) {
     BenchRecord record = rows.Record("prefill", arms[i].name, options.shape.n_rows);
-    FillTimes(times, i, 1, setup.plan.n_layers, *setup.yard, record);
+    FillTimes(times, i, 1, setup.plan.n_caches, *setup.yard, record);
     if (i > 0) record.ratio_to_dense = RatioOf(times.ns[0], times.ns[i]);
     if (i == 0 && setup.host != nullptr) {
       record.ratio_to_host = RatioOf(times.ns[1], times.ns[0]);
