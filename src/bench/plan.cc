@@ -135,6 +135,13 @@ Result<Plan> MakePlan(OperatorBench bench, const BenchOptions& options) {
           std::clamp(growth / plan.n_rounds - plan.n_warm, 1, kMaxStepsAPass), steps_together);
     }
     const int n_steps = 2 + plan.n_rounds * (plan.n_warm + plan.steps_a_pass);
+    if (n_steps > std::max(256, shape.n_rows)) {
+      return Error{
+          fmt::format("--rounds {} append {} rows to a cache of {}: a figure would stand for no "
+                      "number of rows; "
+                      "pass fewer rounds or more rows",
+                      plan.n_rounds, n_steps, shape.n_rows)};
+    }
     // The rows asked for are met half-way.
     plan.first_row = std::max(1, shape.n_rows - n_steps / 2);
     plan.n_capacity = plan.first_row + n_steps + 1;
