@@ -15,7 +15,7 @@ namespace condense {
 struct BenchRecord;
 
 struct Shape {
-  int n_rows = 8192;  // of the cache, on average over a rolling loop
+  int n_rows = 8192;  // of the cache, at the end of a rolling loop
   int n_query_heads = 9, n_kv_heads = 3, head_dim = 64;
   KvType k_type = KvType::kF16, v_type = KvType::kF16;
 

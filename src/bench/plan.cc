@@ -16,7 +16,7 @@ namespace {
 constexpr int kMaxRows = 1 << 24;
 constexpr int kMaxCaches = 256;
 // A pass of the rolling loop lasts at most this many steps, and all together grow the cache by at
-// most an eighth: the rows that a figure stands for stay about the same.
+// most a sixteenth: the rows that a figure stands for stay about the same.
 constexpr int kMaxStepsAPass = 32;
 
 Status CheckShape(const Shape& shape) {
@@ -129,7 +129,7 @@ Result<Plan> MakePlan(OperatorBench bench, const BenchOptions& options) {
       plan.cycle = steps_together;
       plan.n_rounds = RoundUp(plan.n_rounds, steps_together);
     } else {
-      const int growth = std::max(256, shape.n_rows / 8);
+      const int growth = std::max(256, shape.n_rows / 16);
       plan.n_warm = 1;
       plan.steps_a_pass = RoundUp(
           std::clamp(growth / plan.n_rounds - plan.n_warm, 1, kMaxStepsAPass), steps_together);
@@ -142,8 +142,9 @@ Result<Plan> MakePlan(OperatorBench bench, const BenchOptions& options) {
                       "pass fewer rounds or more rows",
                       plan.n_rounds, n_steps, shape.n_rows)};
     }
-    // The rows asked for are met half-way.
-    plan.first_row = std::max(1, shape.n_rows - n_steps / 2);
+    // The loop ends at the rows asked for: an index grows at round numbers of rows, and a step in
+    // ten thousand must not stand for one in fifty.
+    plan.first_row = std::max(1, shape.n_rows - n_steps - 1);
     plan.n_capacity = plan.first_row + n_steps + 1;
   } else {
     plan.first_row = shape.n_rows - plan.n_query_rows;
