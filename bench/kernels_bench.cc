@@ -54,9 +54,8 @@ double StreamBandwidth() {
 
 // Register-only multiply-adds, as the machine's yardstick does them; returns the operations.
 double Multiply(size_t n_rounds) {
-  float factor = 1.0f, term = 0.5f, results[kPeakChains * kPeakLanes];
-  benchmark::DoNotOptimize(factor);
-  benchmark::DoNotOptimize(term);
+  volatile float factor = 1.0f, term = 0.5f;
+  float results[kPeakChains * kPeakLanes];
   const double flops = MultiplyAddLoop(n_rounds, factor, term, results);
   benchmark::DoNotOptimize(results);
   return flops;

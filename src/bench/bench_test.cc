@@ -237,7 +237,7 @@ TEST(Bench, AStopKeepsWhatWasMeasured) {
   options.host = false;
   options.n_rounds = 100;
   int n_asked = 0;
-  collected.control.stopped = [&] { return ++n_asked > 7; };
+  collected.control.stopped = [&] { return ++n_asked > 11; };
   const Result<BenchOutcome> outcome =
       BenchOperator(OperatorBench::kDecode, options, collected.control);
   ASSERT_TRUE(outcome.ok()) << outcome.error();

@@ -33,14 +33,21 @@ class RollingLoop {
     }
   }
 
-  void WarmUp() {
-    for (auto& arm : arms_) {
-      for (int step = 0; step < kWarmSteps; ++step) {
-        WriteRows(plan_.first_row + step, 1);
-        Step(*arm, plan_.first_row + step);
+  // False where it was stopped.
+  bool WarmUp(const BenchControl& control) {
+    for (size_t i = 0; i < arms_.size(); ++i) {
+      if (control.on_progress) {
+        control.on_progress("first steps, which summarise every block", static_cast<int64_t>(i),
+                            static_cast<int64_t>(arms_.size()));
       }
-      arm->run.Reset();
+      for (int step = 0; step < kWarmSteps; ++step) {
+        if (control.stopped && control.stopped()) return false;
+        WriteRows(plan_.first_row + step, 1);
+        Step(*arms_[i], plan_.first_row + step);
+      }
+      arms_[i]->run.Reset();
     }
+    return true;
   }
 
   RoundTimes Run(const BenchControl& control) {
@@ -258,7 +265,7 @@ Result<BenchOutcome> BenchRolling(OperatorBench bench, const BenchOptions& optio
   Result<std::unique_ptr<BenchSetup>> setup = BenchSetup::Make(bench, options);
   if (!setup.ok()) return Error{setup.error()};
   RollingLoop loop(bench, options, *setup.value());
-  loop.WarmUp();
+  if (!loop.WarmUp(control)) return BenchOutcome::kStopped;
   const RoundTimes times = loop.Run(control);
   if (times.n_rounds() == 0) return BenchOutcome::kStopped;
   if (options.check && !times.stopped) loop.Check(times.n_rounds());
