@@ -166,7 +166,7 @@ int BenchCommand(const BenchFlags& flags) {
     if (!writer) return Status();
     for (BenchRecord record : records) {
       record.origin = Origin();
-      const Status written = writer->Write(record);
+      Status written = writer->Write(record);
       if (!written.ok()) return written;
     }
     return Status();

@@ -313,7 +313,7 @@ Status CheckCandidate(const BenchOptions& options, const std::vector<int>& rows)
     BenchOptions one = options;
     one.shape.n_rows = n_rows;
     one.n_layers = 1;
-    const Status status = CheckOptions(OperatorBench::kPrefill, one);
+    Status status = CheckOptions(OperatorBench::kPrefill, one);
     if (!status.ok()) return status;
     const uint64_t needed = BytesFor(one.shape);
     if (options.free_bytes > 0 && needed > options.free_bytes / 10 * 8) {
@@ -336,7 +336,7 @@ Result<BenchOutcome> BenchCandidate(const BenchOptions& options, const std::vect
   for (int n_rows : rows) {
     BenchOptions one = options;
     one.shape.n_rows = n_rows;
-    const Result<BenchOutcome> outcome = BenchOneLength(one, control, *yard.value());
+    Result<BenchOutcome> outcome = BenchOneLength(one, control, *yard.value());
     if (!outcome.ok() || outcome.value() == BenchOutcome::kStopped) return outcome;
     if (outcome.value() == BenchOutcome::kCheckFailed) worst = BenchOutcome::kCheckFailed;
   }

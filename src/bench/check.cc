@@ -24,7 +24,8 @@ double LogitBound(const AttendArgs& args) {
     for (int c = 0; c < args.k_dim; ++c) magnitude += std::fabs(k[c] * args.q[c]);
     largest = std::max(largest, magnitude * args.scale);
   }
-  return (args.k_dim / 2 + 3) * kUnit * largest;
+  const int n_terms = args.k_dim / 2 + 3;
+  return n_terms * kUnit * largest;
 }
 
 }  // namespace

@@ -61,7 +61,6 @@ int DefaultRounds(OperatorBench bench) {
     case OperatorBench::kSelect:
       return 80;  // five blocks fill
     case OperatorBench::kVerify:
-      return 9;
     case OperatorBench::kPrefill:
       return 9;
   }

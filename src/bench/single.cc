@@ -35,7 +35,7 @@ BenchOptions OptionsFor(const Preset& preset, const BenchOptions& options) {
 
 Status CheckSingle(const BenchOptions& options) {
   for (const Preset& preset : kPresets) {
-    const Status status = CheckOptions(OperatorBench::kDecode, OptionsFor(preset, options));
+    Status status = CheckOptions(OperatorBench::kDecode, OptionsFor(preset, options));
     if (!status.ok()) return status;
   }
   return {};
@@ -46,8 +46,8 @@ Result<BenchOutcome> BenchSingle(const BenchOptions& options, const BenchControl
   for (const Preset& preset : kPresets) {
     const std::map<std::string, Published> published = {
         {kFresh, {preset.fresh, kSource}}, {ReuseSpec(preset), {preset.amortised, kSource}}};
-    const Result<BenchOutcome> outcome = BenchRolling(
-        OperatorBench::kDecode, OptionsFor(preset, options), control, preset.name, published);
+    Result<BenchOutcome> outcome = BenchRolling(OperatorBench::kDecode, OptionsFor(preset, options),
+                                                control, preset.name, published);
     if (!outcome.ok() || outcome.value() == BenchOutcome::kStopped) return outcome;
     if (outcome.value() == BenchOutcome::kCheckFailed) worst = BenchOutcome::kCheckFailed;
   }
