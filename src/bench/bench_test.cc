@@ -93,6 +93,7 @@ TEST(Bench, DecodeOnEveryTypeChecksAndRunsSparse) {
     Collected collected;
     BenchOptions options = Tiny();
     options.shape.k_type = options.shape.v_type = type;
+    options.n_layers = options.n_rounds = 1;
     options.policies = {"mean:blocks=2", "quest:blocks=2,share=per_head"};
     options.host = type == KvType::kF16;
     const Result<BenchOutcome> outcome =
