@@ -24,7 +24,8 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help run test install bench lint format clean distclean build
 help:
 	@echo 'make run        set up, build, compare dense and sparse decoding on real weights; build/report.html'
-	@echo 'make test       set up, build, run every test (CONDENSE_SKIP_ASAN=1: without the sanitizers)'
+	@echo 'make test       set up, build, run every test (CONDENSE_SKIP_ASAN=1: without the sanitizers,'
+	@echo '               CONDENSE_SKIP_CROSS=1: without the ARM build)'
 	@echo 'make install    PREFIX=/usr/local: the command, the plug-in, the header'
 	@echo 'make bench      the benchmarks; build/bench.jsonl'
 	@echo 'make lint       clang-format and clang-tidy; make format: format in place'
@@ -62,7 +63,7 @@ format:
 	@scripts/lint.sh --fix
 
 clean:
-	rm -rf build/release build/dev build/asan build/other build/lint build/log build/*.configure.log build/report.html build/records.jsonl build/bench.jsonl
+	rm -rf build/release build/dev build/asan build/aarch64 build/other build/lint build/log build/*.configure.log build/report.html build/records.jsonl build/bench.jsonl
 
 distclean:
 	rm -rf build

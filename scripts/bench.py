@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Benchmarks: whole programs with llama-bench, the attention operator with `condense bench`, kernels with Google
-Benchmark.
+Benchmark, instructions with callgrind.
 
 Writes build/bench.jsonl, one object a figure: figure, value, unit, n, spread, how. Every whole-program
 figure is a ratio of medians of runs that take turns (llama.cpp without flash attention, with it, the
 plug-in dense, the plug-in sparse), so that a machine whose speed drifts moves both sides. Nothing is
-asserted about times; that the sparse path ran is.
+asserted about times; that the sparse path ran is. Sections: instructions, kernels, operators, deep, q8, shallow,
+prefill.
 
-usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N]
-                        [--only kernels|operators|deep|q8|shallow|prefill]
+usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N] [--only SECTION]
 """
 import argparse
 import json
@@ -20,6 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple, Optional
+
+import instructions
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "build/models/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -238,8 +240,15 @@ def kernel_figures(programs, _):
                "n": len(times), "spread": quartiles(times), "how": "Google Benchmark, median of repetitions"} | extra
 
 
-SECTIONS = {"kernels": kernel_figures, "operators": operator_figures, "deep": deep_figures, "q8": q8_figures,
-            "shallow": shallow_figures, "prefill": prefill_figures}
+def instruction_figures(programs, _):
+    try:
+        yield from instructions.figures(programs.build)
+    except instructions.NotMeasured as reason:
+        say(f"instructions: not measured: {reason}")
+
+
+SECTIONS = {"instructions": instruction_figures, "kernels": kernel_figures, "operators": operator_figures,
+            "deep": deep_figures, "q8": q8_figures, "shallow": shallow_figures, "prefill": prefill_figures}
 
 
 def main():

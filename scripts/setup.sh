@@ -12,13 +12,20 @@ fail() {
   exit 1
 }
 
+# The tests of the ARM kernels, where this machine is no ARM one itself.
+cross=
+[ "$mode" = test ] && [ "${CONDENSE_SKIP_CROSS:-0}" != 1 ] && [ "$(uname -m)" != aarch64 ] && cross=yes
+
 packages=(build-essential cmake ninja-build git ca-certificates python3 python3-pip python3-numpy pkg-config
   libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev nettle-dev libgomp1)
 case $mode in
   run | install) ;;
-  test) packages+=(libgtest-dev libgmock-dev librapidcheck-dev curl) ;;
-  bench) packages+=(libbenchmark-dev) ;;
-  lint) packages+=(libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format clang-tidy) ;;
+  test)
+    packages+=(libgtest-dev libgmock-dev librapidcheck-dev curl valgrind)
+    [ -n "$cross" ] && packages+=(g++-aarch64-linux-gnu qemu-user)
+    ;;
+  bench) packages+=(libbenchmark-dev valgrind) ;;
+  lint) packages+=(libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev valgrind clang-format clang-tidy) ;;
   *) fail "unknown mode '$mode': run, test, bench, lint or install" ;;
 esac
 
@@ -39,6 +46,9 @@ supplied() {
     libgtest-dev) pkg-config --exists gtest ;;
     libgmock-dev) pkg-config --exists gmock ;;
     libbenchmark-dev) pkg-config --exists benchmark ;;
+    valgrind) command -v valgrind && [ -e /usr/include/valgrind/callgrind.h ] ;;
+    g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ ;;
+    qemu-user) command -v qemu-aarch64 ;;
     librapidcheck-dev) [ -e /usr/include/rapidcheck.h ] || [ -e /usr/local/include/rapidcheck.h ] ;;
     *) false ;;
   esac >/dev/null 2>&1
@@ -110,6 +120,7 @@ mkdir -p build/log
 wanted=(model vega)
 [ "$mode" = lint ] && wanted=() # clang-tidy needs the headers only
 [ -n "${LLAMA_CPP_DIR:-}" ] || wanted=(source "${wanted[@]}")
+[ -n "$cross" ] && wanted+=(aarch64)
 if [ ${#wanted[@]} -gt 0 ]; then
   "$python" scripts/fetch.py "${wanted[@]}" || exit 1
 fi

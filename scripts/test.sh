@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs every test: first the fast ones under AddressSanitizer and UndefinedBehaviorSanitizer (unless
-# CONDENSE_SKIP_ASAN=1), then all of them in the release build, one at a time: two OpenMP programs on the same cores
-# crawl. The last line counts both.
+# CONDENSE_SKIP_ASAN=1), then those of kernels, cache, policies and attention compiled for 64-bit ARM, under qemu-user
+# (unless CONDENSE_SKIP_CROSS=1, or on such a machine), then all of them in the release build, one at a time: two OpenMP
+# programs on the same cores crawl. The last line counts all.
 # test.sh RELEASE_DIR: the build tree of the main run.
 set -u
 cd "$(dirname "$0")/.."
@@ -20,6 +21,20 @@ run() { # name, build tree, further arguments of ctest
   results+=("$xml")
 }
 
+failed_build() { # name, configure log
+  echo "the $1 build failed ($2, and above)" >&2
+  rm -f "build/log/$1.xml"
+  results+=("build/log/$1.xml")
+  status=1
+}
+
+skip() { # name, reason: counted as one skipped test
+  echo "== $1: skipped: $2"
+  mkdir -p build/log
+  echo "<testsuite><testcase name=\"$1: $2\" status=\"disabled\"/></testsuite>" >"build/log/$1.xml"
+  results+=("build/log/$1.xml")
+}
+
 asan=build/asan
 against=()
 if [ -n "${LLAMA_CPP_DIR:-}" ]; then # the host that the release tree has built already
@@ -32,11 +47,19 @@ if [ "${CONDENSE_SKIP_ASAN:-0}" != 1 ]; then
     export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
     run asan "$asan" -L '^fast$'
   else
-    echo "the sanitizer build failed (build/asan.configure.log, and above)" >&2
-    results+=(build/log/asan.xml)
-    rm -f build/log/asan.xml
-    status=1
+    failed_build asan build/asan.configure.log
   fi
+fi
+
+if [ "$(uname -m)" = aarch64 ]; then
+  skip aarch64 "this machine is an ARM one: the release build's tests are its tests"
+elif [ "${CONDENSE_SKIP_CROSS:-0}" = 1 ]; then
+  skip aarch64 "CONDENSE_SKIP_CROSS=1"
+elif cmake --preset aarch64 -DCONDENSE_NATIVE_BITS="$PWD/$release/tests/bin/kernel_bits" >build/aarch64.configure.log 2>&1 &&
+  cmake --build build/aarch64; then
+  run aarch64 build/aarch64
+else
+  failed_build aarch64 build/aarch64.configure.log
 fi
 run release "$release"
 

@@ -13,19 +13,28 @@ constexpr double kTiny = 4096e-37;     // what flushed exponentials may add up t
 constexpr int kSumRoundings = 96 + 8;  // lanes and tree of a chunk's sum, an exponential
 constexpr int kScaleRoundings = 128;   // a state brought to another maximum
 
-// Largest error of a logit: a chain of half the channels, each rounded twice at most.
+// Largest error of a logit: a chain of half the channels, each rounded twice at most; for q8_0,
+// half a step of the query a channel, in 16-bit steps per 32 channels.
 double LogitBound(const AttendArgs& args) {
+  const int n_terms = args.k_dim / 2 + 3;
   double largest = 0;
   for (int row = 0; row < args.n_blocks * kBlockRows; ++row) {
     if (((args.masks[0][row / kBlockRows] >> (row % kBlockRows)) & 1) == 0) continue;
     const std::vector<double> k =
         ReferenceRow(args.k + row * args.k_stride, args.k_type, args.k_dim);
-    double magnitude = 0;
+    double magnitude = 0, steps = 0;
     for (int c = 0; c < args.k_dim; ++c) magnitude += std::fabs(k[c] * args.q[c]);
-    largest = std::max(largest, magnitude * args.scale);
+    for (int c = 0; args.k_type == KvType::kQ8_0 && c < args.k_dim; c += kQ8BlockValues) {
+      double most = 0, keys = 0;
+      for (int i = c; i < c + kQ8BlockValues; ++i) {
+        most = std::max(most, std::fabs(double{args.q[i]}));
+        keys += std::fabs(k[i]);
+      }
+      steps += most / 65534 * keys;
+    }
+    largest = std::max(largest, args.scale * (n_terms * kUnit * magnitude + steps));
   }
-  const int n_terms = args.k_dim / 2 + 3;
-  return n_terms * kUnit * largest;
+  return largest;
 }
 
 }  // namespace

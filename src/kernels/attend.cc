@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "kernels/attend_dot-inl.h"
 #include "kernels/attend_scratch.h"
+#include "kernels/attend_tile-inl.h"
 #include "kernels/attend_value-inl.h"
 #include "kernels/half.h"
 #include "kernels/vector-inl.h"
@@ -27,230 +28,292 @@ HWY_BEFORE_NAMESPACE();
 namespace condense {
 namespace HWY_NAMESPACE {
 
-// Blocks between the one in work and the one being fetched. 1 to 3 measure alike.
-inline constexpr size_t kFetchAhead = 2;
-
-// Queries [first, first + n) of a call.
-struct Tile {
-  const AttendArgs& args;
-  size_t first, n;
-  float* weights;  // [n][16 n_blocks]: logits, then exp(logit - max)
-  size_t stride;   // 16 n_blocks
-
-  const uint16_t* Mask(size_t i) const { return args.masks[first + i]; }
-  const uint16_t* VMask(size_t i) const {
-    return (args.v_masks != nullptr ? args.v_masks : args.masks)[first + i];
-  }
-  float* Row(size_t i) const { return weights + i * stride; }
-};
-
-// First row of the chunk's b-th block.
-HWY_INLINE size_t RowOf(const AttendArgs& args, size_t b) {
-  return (args.blocks != nullptr ? static_cast<size_t>(args.blocks[b]) : b) * kBlockRows;
-}
-
-// The blocks that some query of a tile reads, and which rows of them.
-struct BlockList {
-  uint8_t block[kChunkBlocks];
-  uint16_t bits[kChunkBlocks];
-  size_t n = 0;
-};
-
-template <class MaskOf>
-HWY_INLINE void ListBlocks(const Tile& tile, const MaskOf& mask_of, BlockList& list) {
-  for (int b = 0; b < tile.args.n_blocks; ++b) {
-    uint32_t any = 0;
-    for (size_t i = 0; i < tile.n; ++i) any |= mask_of(i)[b];
-    list.block[list.n] = static_cast<uint8_t>(b);
-    list.bits[list.n] = static_cast<uint16_t>(any);
-    list.n += any != 0;
-  }
-}
+// Queries that share registers: accumulators of 8 take 16 of 32 registers of 64 bytes, of 6 take 12
+// of 16.
+inline constexpr size_t kFewBatch = kLanes == 16 ? 8 : 6;
+inline constexpr size_t kManyBatch = 6;
 
 // The idx-th block of K, past the end of K's list the next ones of V, past that nothing.
-HWY_INLINE Fetch FetchOf(const AttendArgs& args, const BlockList& k_list, const BlockList& v_list,
-                         size_t idx) {
+HWY_INLINE void FetchBlock(const AttendArgs& args, const BlockList& k_list, const BlockList& v_list,
+                           size_t idx, Fetch& fetch) {
   if (idx < k_list.n) {
-    return {args.k + RowOf(args, k_list.block[idx]) * args.k_stride, args.k_stride,
-            KvBytes(args.k_type, static_cast<size_t>(args.k_dim)), k_list.bits[idx]};
+    fetch.SetRows(KeyBlock(args, k_list.block[idx]), args.k_stride,
+                  KvBytes(args.k_type, static_cast<size_t>(args.k_dim)));
+    return;
   }
   idx -= k_list.n;
-  if (idx >= v_list.n) return {};
+  if (idx >= v_list.n) return;
   const size_t at = args.reverse ? v_list.n - 1 - idx : idx;
-  return {args.v + RowOf(args, v_list.block[at]) * args.v_stride, args.v_stride,
-          KvBytes(args.v_type, static_cast<size_t>(args.v_dim)), v_list.bits[at]};
+  fetch.SetRows(ValueRows(args, v_list.block[at]), args.v_stride,
+                KvBytes(args.v_type, static_cast<size_t>(args.v_dim)));
 }
 
-// q.k of every block for the queries that read it.
+// Blocks between the one in work and the one being fetched into the second-level cache.
+inline constexpr size_t kStreamAhead = 8;
+
+// The block that follows kStreamAhead blocks after the idx-th of K's list, on into V's.
+HWY_INLINE Ahead AheadOfKeys(const AttendArgs& args, const BlockList& k_list,
+                             const BlockList& v_list, size_t idx) {
+  idx += kStreamAhead;
+  if (idx < k_list.n) return {KeyBlock(args, k_list.block[idx]), args.k_stride};
+  idx -= k_list.n;
+  if (idx < v_list.n) return {ValueRows(args, v_list.block[idx]), args.v_stride};
+  return {reinterpret_cast<const std::byte*>(args.q), 0};
+}
+// The same for V's list, on into the keys that come next.
+HWY_INLINE Ahead AheadOfValues(const AttendArgs& args, const BlockList& v_list, size_t idx) {
+  idx += kStreamAhead;
+  if (idx < v_list.n) return {ValueRows(args, v_list.block[idx]), args.v_stride};
+  if (args.next_k == nullptr) return {reinterpret_cast<const std::byte*>(args.q), 0};
+  return {args.next_k + (idx - v_list.n) * kBlockRows * args.k_stride, args.k_stride};
+}
+
+// Transposes a block as the pack-th tile of the scratch. Rows that nobody reads are not touched:
+// their lanes repeat a row that somebody reads.
+template <KvType kType>
+HWY_INLINE void TransposeRows(const AttendArgs& args, size_t block, uint32_t bits, size_t pack,
+                              Fetch& fetch, AttendScratch& scratch) {
+  const std::byte* base = KeyBlock(args, block);
+  const size_t dim = static_cast<size_t>(args.k_dim);
+  if (bits == 0xFFFF) {
+    TransposeBlock<kType>(NeighbourRows(base, args.k_stride), dim, pack, fetch, scratch);
+    return;
+  }
+  ScatteredRows scattered;
+  const size_t stand_in = static_cast<size_t>(std::countr_zero(bits));
+  for (size_t row = 0; row < kBlockRows; ++row)
+    scattered.rows[row] = base + ((bits >> row) & 1 ? row : stand_in) * args.k_stride;
+  TransposeBlock<kType>(scattered, dim, pack, fetch, scratch);
+}
+
+// scale * q.k of every listed block, for all queries of the tile that read it, at least.
+template <KvType kType>
 HWY_INLINE void Dots(const Tile& tile, const BlockList& k_list, const BlockList& v_list,
                      AttendScratch& scratch) {
   const AttendArgs& args = tile.args;
-  for (size_t idx = 0; idx < kFetchAhead; ++idx) FetchOf(args, k_list, v_list, idx).Rest();
-  for (size_t idx = 0; idx < k_list.n; ++idx) {
-    Fetch fetch = FetchOf(args, k_list, v_list, idx + kFetchAhead);
-    const size_t b = k_list.block[idx];
-    const uint32_t any = k_list.bits[idx];
-    // Rows that nobody reads are not touched: their lanes repeat a row that somebody reads.
-    const std::byte* rows[16];
-    const size_t stand_in = static_cast<size_t>(std::countr_zero(any));
-    for (size_t row = 0; row < 16; ++row) {
-      const size_t source = (any >> row) & 1 ? row : stand_in;
-      rows[row] = args.k + (RowOf(args, b) + source) * args.k_stride;
-    }
-    const float* q[kQueryTile];
-    float* out[kQueryTile];
-    size_t n = 0;
+  const size_t dim = static_cast<size_t>(args.k_dim);
+  if constexpr (kType == KvType::kQ8_0) {
     for (size_t i = 0; i < tile.n; ++i) {
-      q[n] = args.q + (tile.first + i) * static_cast<size_t>(args.k_dim);
-      out[n] = tile.Row(i) + b * kBlockRows;
-      n += tile.Mask(i)[b] != 0;
+      QuantizeQuery(args.q + (tile.first + i) * dim, dim, scratch.q16 + i * dim,
+                    scratch.q16_scales[i]);
     }
-    DotBlock(args.k_type, rows, static_cast<size_t>(args.k_dim), q, n, out, fetch, scratch);
   }
-}
-
-// Turns dots into logits: scale, softcap, bias; -inf where the mask bit is 0 within a block that is
-// read. Returns the largest, -inf when there is none. NaN is never the largest.
-HWY_INLINE float FinishLogits(const Tile& tile, size_t i, const BlockList& list) {
-  const AttendArgs& args = tile.args;
-  const DF d;
-  const VF minus_inf = hn::Set(d, -std::numeric_limits<float>::infinity());
-  const VF scale = hn::Set(d, args.scale);
-  const uint16_t* mask = tile.Mask(i);
-  float* row = tile.Row(i);
-  const uint16_t* bias = args.bias != nullptr ? args.bias[tile.first + i] : nullptr;
-  VF max[kRowVectors];
-  for (size_t g = 0; g < kRowVectors; ++g) max[g] = minus_inf;
-  for (size_t idx = 0; idx < list.n; ++idx) {
-    const size_t b = list.block[idx];
-    if (mask[b] == 0) continue;
-    const uint16_t* added = bias != nullptr ? bias + b * kBlockRows : nullptr;
-    HWY_ALIGN uint16_t padded[16];
-    if (bias != nullptr && mask[b] != 0xFFFF) {  // the mask's row may end within the block
-      std::fill_n(padded, 16, 0);
-      for (uint32_t rest = mask[b]; rest != 0; rest &= rest - 1) {
-        const int lane = std::countr_zero(rest);
-        padded[lane] = added[lane];
+  const Queries queries{args.q + tile.first * dim, dim, scratch.q16, scratch.q16_scales,
+                        args.scale};
+  Fetch fetch;
+  for (size_t idx = 0; idx < kFetchAhead; ++idx) {
+    FetchBlock(args, k_list, v_list, idx, fetch);
+    for (size_t row = 0; row < kBlockRows; ++row) fetch.Row();
+  }
+  size_t idx = 0;
+  const auto transpose = [&](size_t pack) HWY_ATTR {
+    FetchBlock(args, k_list, v_list, idx + pack + kFetchAhead, fetch);
+    TransposeRows<kType>(args, k_list.block[idx + pack], k_list.bits[idx + pack], pack, fetch,
+                         scratch);
+  };
+  // All of few queries, kB blocks at once: chains enough to hide the latency of multiply-add.
+  const auto few = [&]<size_t kN, size_t kB>() HWY_ATTR {
+    for (; idx + kB <= k_list.n; idx += kB) {
+      float* out[kB];
+      Ahead ahead[kB];
+      for (size_t pack = 0; pack < kB; ++pack) {
+        transpose(pack);
+        ahead[pack] = AheadOfKeys(args, k_list, v_list, idx + pack);
+        out[pack] = tile.At(k_list.block[idx + pack], 0);
       }
-      added = padded;
+      DotTiles<kType, kN, kB, true>(queries, 0, out, scratch, ahead);
     }
-    for (size_t g = 0; g < kRowVectors; ++g) {
-      const size_t at = b * kBlockRows + g * kLanes;
-      VF logit = hn::Mul(hn::Load(d, row + at), scale);
-      if (args.softcap > 0) {
-        const VF cap = hn::Set(d, args.softcap);
-        logit = hn::Mul(TanhOrNan(hn::Div(logit, cap)), cap);
-      }
-      if (bias != nullptr) logit = hn::Add(logit, LoadF16(d, added + g * kLanes));
-      if (mask[b] != 0xFFFF) logit = hn::IfThenElse(RowMaskLanes(mask[b], g), logit, minus_inf);
-      hn::Store(logit, d, row + at);
-      max[g] = hn::IfThenElse(hn::Gt(logit, max[g]), logit, max[g]);
-    }
+  };
+  switch (tile.n) {
+    case 1:
+      few.template operator()<1, 4>();
+      return few.template operator()<1, 1>();
+    case 2:
+      few.template operator()<2, 2>();
+      return few.template operator()<2, 1>();
+    case 3:
+      few.template operator()<3, 2>();
+      return few.template operator()<3, 1>();
+    default:
+      break;
   }
-  HWY_ALIGN float lanes[16];
-  for (size_t g = 0; g < kRowVectors; ++g) hn::Store(max[g], d, lanes + g * kLanes);
-  float largest = lanes[0];
-  for (size_t lane = 1; lane < 16; ++lane) largest = lanes[lane] > largest ? lanes[lane] : largest;
-  return largest + 0.0f;  // -0 becomes 0: the bits do not depend on which of the two came first
+  if (tile.n <= kFewQueries) {
+    for (; idx < k_list.n; ++idx) {
+      transpose(0);
+      const Ahead ahead[1] = {AheadOfKeys(args, k_list, v_list, idx)};
+      ForBatches<kFewBatch>(tile.n, [&]<size_t kN>(size_t first) HWY_ATTR {
+        float* const to[1] = {tile.At(k_list.block[idx], first)};
+        DotTiles<kType, kN, 1, true>(queries, first, to, scratch, ahead);
+      });
+    }
+    return;
+  }
+  constexpr KvType kWide = kType == KvType::kQ8_0 ? KvType::kQ8_0 : KvType::kF32;
+  for (; idx < k_list.n; ++idx) {
+    transpose(0);
+    WidenTile<kType>(dim, scratch);
+    const size_t b = k_list.block[idx];
+    const Ahead no_ahead[1] = {};
+    // In a causal tile the queries that read a block are its last ones.
+    size_t begin = 0, end = tile.n;
+    while (tile.Mask(begin)[b] == 0) ++begin;
+    while (tile.Mask(end - 1)[b] == 0) --end;
+    ForBatches<kManyBatch>(end - begin, [&]<size_t kN>(size_t first) HWY_ATTR {
+      float* const to[1] = {tile.At(b, begin + first)};
+      DotTiles<kWide, kN, 1, false>(queries, begin + first, to, scratch, no_ahead);
+    });
+  }
 }
 
-// Turns logits into weights exp(logit - max) and sums them, all and those whose value is read.
-HWY_INLINE void Softmax(const Tile& tile, size_t i, const BlockList& list, float max) {
+// o of queries [begin, end) of the tile, who read the same rows of V, straight from the cache.
+template <KvType kType>
+HWY_INLINE void FewValues(const Tile& tile, size_t begin, size_t end, const BlockList& list,
+                          Fetch& fetch) {
   const AttendArgs& args = tile.args;
-  const DF d;
-  const VF shift = hn::Set(d, max);
-  const uint16_t* mask = tile.Mask(i);
-  const uint16_t* v_mask = tile.VMask(i);
-  float* row = tile.Row(i);
-  const bool apart = args.sum_v != nullptr && v_mask != mask;
-  VF sum[kRowVectors], sum_v[kRowVectors];
-  for (size_t g = 0; g < kRowVectors; ++g) sum[g] = sum_v[g] = hn::Zero(d);
+  ValueBlock blocks[kChunkBlocks];
   for (size_t idx = 0; idx < list.n; ++idx) {
-    const size_t b = list.block[idx];
-    if (mask[b] == 0) continue;
-    for (size_t g = 0; g < kRowVectors; ++g) {
-      const size_t at = b * kBlockRows + g * kLanes;
-      const VF weight = ExpNonPositive(hn::Sub(hn::Load(d, row + at), shift));
-      hn::Store(weight, d, row + at);
-      sum[g] = hn::Add(sum[g], weight);
-      if (apart)
-        sum_v[g] = hn::Add(sum_v[g], hn::IfThenElseZero(RowMaskLanes(v_mask[b], g), weight));
-    }
+    const size_t at = args.reverse ? list.n - 1 - idx : idx;
+    const size_t b = list.block[at];
+    blocks[idx] = {ValueRows(args, b), tile.At(b, begin), list.bits[at],
+                   AheadOfValues(args, list, idx)};
   }
-  const size_t query = tile.first + i;
-  args.max[query] = max;
-  args.sum[query] = SumOfLanes(sum);
-  if (args.sum_v != nullptr) args.sum_v[query] = apart ? SumOfLanes(sum_v) : args.sum[query];
+  const size_t v_dim = static_cast<size_t>(args.v_dim);
+  AddBlocksOfQueries<kType, kFewBatch, true>(
+      blocks, list.n, args.v_stride, args.reverse, end - begin, v_dim,
+      args.o + (tile.first + begin) * v_dim, KvBytes(kType, v_dim), fetch);
 }
 
+// o of all queries, over packs of blocks that are converted to FP32 once.
+template <KvType kType>
+HWY_INLINE void ManyValues(const Tile& tile, const BlockList& list, Fetch& fetch,
+                           AttendScratch& scratch) {
+  const AttendArgs& args = tile.args;
+  const size_t v_dim = static_cast<size_t>(args.v_dim);
+  const auto at = [&](size_t idx) { return args.reverse ? list.n - 1 - idx : idx; };
+  for (size_t first_idx = 0; first_idx < list.n; first_idx += kPack) {
+    const size_t n_blocks = std::min(kPack, list.n - first_idx);
+    const float* v32[kPack];
+    for (size_t j = 0; j < n_blocks; ++j) {
+      const size_t idx = first_idx + j;
+      if (idx + kPack < list.n) {
+        fetch.SetRows(ValueRows(args, list.block[at(idx + kPack)]), args.v_stride,
+                      KvBytes(kType, v_dim));
+      }
+      const size_t b = list.block[at(idx)];
+      float* wide = scratch.v32 + j * kBlockRows * v_dim;
+      WidenRows<kType>(ValueRows(args, b), args.v_stride, list.bits[at(idx)], v_dim, wide, fetch);
+      v32[j] = wide;
+    }
+    // Runs of queries with equal masks.
+    for (size_t begin = 0; begin < tile.n;) {
+      const auto bits = [&](size_t i, size_t j) {
+        return tile.VMask(i)[list.block[at(first_idx + j)]];
+      };
+      size_t end = begin + 1;
+      const auto same = [&] {
+        for (size_t j = 0; j < n_blocks; ++j) {
+          if (bits(end, j) != bits(begin, j)) return false;
+        }
+        return true;
+      };
+      while (end < tile.n && same()) ++end;
+      ValueBlock blocks[kPack];
+      size_t n = 0;
+      for (size_t j = 0; j < n_blocks; ++j) {
+        blocks[n] = {reinterpret_cast<const std::byte*>(v32[j]),
+                     tile.At(list.block[at(first_idx + j)], begin), bits(begin, j),
+                     Ahead{reinterpret_cast<const std::byte*>(v32[j]), 0}};
+        n += blocks[n].bits != 0;
+      }
+      AddBlocksOfQueries<KvType::kF32, kManyBatch, false>(
+          blocks, n, v_dim * sizeof(float), args.reverse, end - begin, v_dim,
+          args.o + (tile.first + begin) * v_dim, 0, fetch);
+      begin = end;
+    }
+  }
+}
+
+template <KvType kType>
 HWY_INLINE void Values(const Tile& tile, const BlockList& v_list, AttendScratch& scratch) {
   const AttendArgs& args = tile.args;
   const size_t v_dim = static_cast<size_t>(args.v_dim);
   std::fill_n(args.o + tile.first * v_dim, tile.n * v_dim, 0.0f);
-  const BlockList no_keys{};
-  for (size_t idx = 0; idx < v_list.n; ++idx) {
-    Fetch fetch = FetchOf(args, no_keys, v_list, idx + kFetchAhead);
-    const size_t b = v_list.block[args.reverse ? v_list.n - 1 - idx : idx];
-    const float* weights[kQueryTile];
-    float* o[kQueryTile];
-    uint16_t bits[kQueryTile];
-    size_t n = 0;
-    for (size_t i = 0; i < tile.n; ++i) {
-      weights[n] = tile.Row(i) + b * kBlockRows;
-      o[n] = args.o + (tile.first + i) * v_dim;
-      bits[n] = tile.VMask(i)[b];
-      n += bits[n] != 0;
+  Fetch fetch;
+  if (kType == KvType::kQ8_0 || tile.n > kFewQueries) {
+    return ManyValues<kType>(tile, v_list, fetch, scratch);
+  }
+  if constexpr (kType != KvType::kQ8_0) {
+    for (size_t begin = 0; begin < tile.n;) {
+      const auto same = [&](size_t i) {
+        return tile.VMask(i) == tile.VMask(begin) ||
+               std::equal(tile.VMask(i), tile.VMask(i) + args.n_blocks, tile.VMask(begin));
+      };
+      size_t end = begin + 1;
+      while (end < tile.n && same(end)) ++end;
+      if (begin == 0 && end == tile.n) {
+        FewValues<kType>(tile, begin, end, v_list, fetch);
+      } else {
+        BlockList list;
+        ListBlocks(
+            args, begin, end, [&](size_t i) { return tile.VMask(i); }, list);
+        FewValues<kType>(tile, begin, end, list, fetch);
+      }
+      begin = end;
     }
-    AddBlock(args.v_type, args.v + RowOf(args, b) * args.v_stride, args.v_stride, v_dim,
-             args.reverse, n, bits, weights, o, fetch, scratch);
+  }
+}
+
+// Calls function(tile, k_list, v_list) for tiles of up to kQueryTile queries.
+template <class Function>
+HWY_INLINE void ForTiles(const AttendArgs& args, AttendScratch& scratch, const Function& function) {
+  const size_t n_queries = static_cast<size_t>(args.n_queries);
+  const size_t most = std::min(n_queries, kQueryTile);
+  float* weights = scratch.Weights(most * static_cast<size_t>(args.n_blocks) * kBlockRows);
+  for (size_t first = 0; first < n_queries; first += kQueryTile) {
+    const Tile tile{args, first, std::min(kQueryTile, n_queries - first), weights};
+    BlockList k_list, v_list;
+    ListBlocks(
+        args, 0, tile.n, [&](size_t i) { return tile.Mask(i); }, k_list);
+    if (args.v_masks != nullptr) {
+      ListBlocks(
+          args, 0, tile.n, [&](size_t i) { return tile.VMask(i); }, v_list);
+    } else {
+      v_list = k_list;
+    }
+    function(tile, k_list, v_list);
   }
 }
 
 void AttendChunk(const AttendArgs& args) {
   AttendScratch& scratch = ThreadScratch();
-  const size_t n_queries = static_cast<size_t>(args.n_queries);
-  const size_t stride = static_cast<size_t>(args.n_blocks) * kBlockRows;
-  float* weights = scratch.Weights(std::min(n_queries, kQueryTile) * stride);
-  for (size_t first = 0; first < n_queries; first += kQueryTile) {
-    const Tile tile{args, first, std::min(kQueryTile, n_queries - first), weights, stride};
-    BlockList k_list, v_list;
-    ListBlocks(
-        tile, [&](size_t i) { return tile.Mask(i); }, k_list);
-    if (args.v_masks != nullptr) {
-      ListBlocks(
-          tile, [&](size_t i) { return tile.VMask(i); }, v_list);
-    } else {
-      v_list = k_list;
-    }
-    Dots(tile, k_list, v_list, scratch);
-    for (size_t i = 0; i < tile.n; ++i) Softmax(tile, i, k_list, FinishLogits(tile, i, k_list));
-    Values(tile, v_list, scratch);
-  }
+  ForTiles(args, scratch,
+           [&](const Tile& tile, const BlockList& k_list, const BlockList& v_list) HWY_ATTR {
+             WithType(args.k_type,
+                      [&]<KvType kType>() HWY_ATTR { Dots<kType>(tile, k_list, v_list, scratch); });
+             FinishTile(tile, k_list);
+             WithType(args.v_type,
+                      [&]<KvType kType>() HWY_ATTR { Values<kType>(tile, v_list, scratch); });
+           });
 }
 
 void RowLogits(const AttendArgs& args, float* out) {
   AttendScratch& scratch = ThreadScratch();
-  const size_t n_queries = static_cast<size_t>(args.n_queries);
-  const size_t stride = static_cast<size_t>(args.n_blocks) * kBlockRows;
-  float* weights = scratch.Weights(std::min(n_queries, kQueryTile) * stride);
-  for (size_t first = 0; first < n_queries; first += kQueryTile) {
-    const Tile tile{args, first, std::min(kQueryTile, n_queries - first), weights, stride};
-    BlockList k_list;
-    const BlockList no_values{};
-    ListBlocks(
-        tile, [&](size_t i) { return tile.Mask(i); }, k_list);
-    Dots(tile, k_list, no_values, scratch);
-    for (size_t i = 0; i < tile.n; ++i) {
-      FinishLogits(tile, i, k_list);
-      float* to = out + (first + i) * stride;
-      std::fill_n(to, stride, -std::numeric_limits<float>::infinity());
-      for (size_t idx = 0; idx < k_list.n; ++idx) {
-        const size_t at = k_list.block[idx] * kBlockRows;
-        if (tile.Mask(i)[k_list.block[idx]] != 0)
-          std::copy_n(tile.Row(i) + at, kBlockRows, to + at);
-      }
-    }
-  }
+  const size_t n_rows = static_cast<size_t>(args.n_blocks) * kBlockRows;
+  ForTiles(
+      args, scratch, [&](const Tile& tile, const BlockList& k_list, const BlockList&) HWY_ATTR {
+        WithType(args.k_type,
+                 [&]<KvType kType>() HWY_ATTR { Dots<kType>(tile, k_list, BlockList(), scratch); });
+        std::fill_n(out + tile.first * n_rows, tile.n * n_rows,
+                    -std::numeric_limits<float>::infinity());
+        for (size_t i = 0; i < tile.n; ++i) {
+          FinishLogits(tile, i, k_list);
+          float* to = out + (tile.first + i) * n_rows;
+          for (size_t idx = 0; idx < k_list.n; ++idx) {
+            const size_t b = k_list.block[idx];
+            std::copy_n(tile.At(b, i), kBlockRows, to + b * kBlockRows);
+          }
+        }
+      });
 }
 
 void MergeState(const AttendState& into, const AttendState& from, int v_dim) {

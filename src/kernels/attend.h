@@ -42,6 +42,9 @@ struct AttendArgs {
                                              // logits (read only at set bits)
   // logit = softcap > 0 ? softcap * tanh(scale * (q.k) / softcap) : scale * (q.k), plus bias
   float scale = 1.0f, softcap = 0.0f;
+  // Keys that this thread attends to next, laid out as k: their first rows are brought into the
+  // second-level cache towards the end of the call. Null: none.
+  const std::byte* next_k = nullptr;
   bool reverse = false;  // sum V in descending row order: the control that shows the noise floor
 
   // Out, per query. A query without rows gets the empty state: o = 0, max = -inf, sum = 0.

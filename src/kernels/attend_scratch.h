@@ -12,18 +12,23 @@
 namespace condense {
 
 inline constexpr size_t kMaxHeadDim = 256;
-// Queries that share registers, and queries that share one transposed block: 96 rows of logits are
-// 192 KiB, a part of a second-level cache.
-inline constexpr size_t kMaxBatch = 6;
+// Up to this many queries read K and V straight from the cache; more share blocks that were
+// converted to FP32 once.
+inline constexpr size_t kFewQueries = 8;
+// Queries that share a converted block: 96 rows of logits are 192 KiB, a part of a second-level
+// cache.
 inline constexpr size_t kQueryTile = 96;
+// Blocks of keys transposed ahead of their products, so that few queries still fill the pipelines;
+// blocks of values converted at once for many queries.
+inline constexpr size_t kPack = 4;
 
 struct AttendScratch {
-  alignas(64) float tile32[kMaxHeadDim * kBlockRows];     // K: [pair][16 rows][2]
-  alignas(64) float v32[kMaxHeadDim * kBlockRows];        // V: [16 rows][v_dim]
-  alignas(64) uint16_t tile16[kMaxHeadDim * kBlockRows];  // K: [pair][16 rows][2]
-  alignas(64) int16_t q8_rows[kMaxHeadDim * kBlockRows];  // [16 rows][kMaxHeadDim]
-  alignas(
-      64) uint32_t q8_scales[kMaxHeadDim / 32 * kBlockRows];  // [32 channels][16 rows], f16 twice
+  alignas(64) float tile32[kPack * kMaxHeadDim * kBlockRows];     // K: [block][pair][16 rows][2]
+  alignas(64) float v32[kPack * kMaxHeadDim * kBlockRows];        // V: [block][16 rows][v_dim]
+  alignas(64) uint16_t tile16[kPack * kMaxHeadDim * kBlockRows];  // K: [block][pair][16 rows][2]
+  alignas(64) float q8_scales[kPack][kMaxHeadDim / 32][kBlockRows];
+  alignas(64) int16_t q16[kQueryTile * kMaxHeadDim];  // queries of a q8_0 cache: [query][k_dim]
+  float q16_scales[kQueryTile][kMaxHeadDim / 32];
 
   // Room for n floats, aligned to 64 bytes. What it held is lost when it grows.
   float* Weights(size_t n) {

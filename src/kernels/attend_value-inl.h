@@ -14,118 +14,158 @@ HWY_BEFORE_NAMESPACE();
 namespace condense {
 namespace HWY_NAMESPACE {
 
-// Rows of one block in the order in which they are added.
-struct RowOrder {
-  const std::byte* rows[16];
-  uint8_t index[16];  // row within the block
-  size_t n;
+// Vectors of channels that kN queries keep in registers: sums, values and a weight within 32
+// registers of 64 bytes, else within 16.
+template <size_t kN>
+inline constexpr size_t kChannelVectors = kLanes == 16 ? (kN <= 6 ? 4 : 2) : (kN <= 2 ? 4 : 2);
+
+// sums[i][j] += weight[16 i] * v[j] for one row.
+template <KvType kType, size_t kN, size_t kC>
+HWY_INLINE void AddRow(const std::byte* HWY_RESTRICT v, size_t c, const float* HWY_RESTRICT weight,
+                       VF (&sums)[kN][kC]) {
+  const DF d;
+  VF values[kC];
+  for (size_t j = 0; j < kC; ++j) values[j] = Stored<kType>::Load(v, c + j * kLanes);
+  for (size_t i = 0; i < kN; ++i) {
+    const VF w = hn::Set(d, weight[i * kBlockRows]);
+    for (size_t j = 0; j < kC; ++j) sums[i][j] = hn::MulAdd(w, values[j], sums[i][j]);
+  }
+}
+
+// Calls function(row) for the rows of `bits`, ascending or descending.
+template <class Function>
+HWY_INLINE void ForRows(uint32_t bits, bool reverse, const Function& function) {
+  while (bits != 0) {
+    const size_t row = reverse ? static_cast<size_t>(std::bit_width(bits) - 1)
+                               : static_cast<size_t>(std::countr_zero(bits));
+    bits ^= 1u << row;
+    function(row);
+  }
+}
+
+// Blocks of V that a run of queries reads, in the order in which they are added.
+struct ValueBlock {
+  const std::byte* v;    // row 0
+  const float* weights;  // the first query's 16; query i's are 16 i further on
+  uint32_t bits;
+  Ahead ahead;  // a block to fetch meanwhile
 };
 
-// o[i][c …] += weights[i][row] * v[row][c …] for kN queries and kC vectors of channels, over the
-// rows in order.
-template <KvType kType, size_t kN, size_t kC>
-HWY_INLINE void AddRows(const RowOrder& order, size_t c, const float* const* weights,
-                        float* const* o, Fetch& fetch) {
+// Blocks between the one in work and the one being fetched. 1 to 3 measure alike.
+inline constexpr size_t kFetchAhead = 2;
+
+// o[i][c …] += weights times rows for kN queries and kC vectors of channels, over all blocks.
+// fetch_bytes: bytes of a row to fetch ahead, 0 for none.
+template <KvType kType, size_t kN, size_t kC, bool kFetch>
+HWY_INLINE void AddBlocks(const ValueBlock* blocks, size_t n_blocks, size_t stride, bool reverse,
+                          size_t first, size_t c, size_t v_dim, float* HWY_RESTRICT o,
+                          size_t fetch_bytes, Fetch& fetch) {
   const DF d;
   VF sums[kN][kC];
+  float* HWY_RESTRICT to = o + first * v_dim + c;
   for (size_t i = 0; i < kN; ++i) {
-    for (size_t j = 0; j < kC; ++j) sums[i][j] = hn::LoadU(d, o[i] + c + j * kLanes);
+    for (size_t j = 0; j < kC; ++j) sums[i][j] = hn::LoadU(d, to + i * v_dim + j * kLanes);
   }
+  // As much of a row as this pass reads.
+  constexpr size_t kValueBytes = kType == KvType::kF32 ? 4 : 2;
+  constexpr size_t kLines = std::max<size_t>(1, kC * kLanes * kValueBytes / 64);
   Fetch later = fetch;  // in registers
-  for (size_t at = 0; at < order.n; ++at) {
-    later.Row();
-    VF v[kC];
-    for (size_t j = 0; j < kC; ++j) v[j] = Stored<kType>::Load(order.rows[at], c + j * kLanes);
-    for (size_t i = 0; i < kN; ++i) {
-      const VF weight = hn::Set(d, weights[i][order.index[at]]);
-      for (size_t j = 0; j < kC; ++j) sums[i][j] = hn::MulAdd(weight, v[j], sums[i][j]);
+  for (size_t b = 0; b < n_blocks; ++b) {
+    const std::byte* HWY_RESTRICT v = blocks[b].v;
+    const float* HWY_RESTRICT weights = blocks[b].weights + first * kBlockRows;
+    const std::byte* ahead = blocks[b].ahead.rows + c * kValueBytes;
+    const size_t ahead_stride = blocks[b].ahead.stride;
+    if (fetch_bytes != 0 && b + kFetchAhead < n_blocks)
+      later.SetRows(blocks[b + kFetchAhead].v, stride, fetch_bytes);
+    if (blocks[b].bits == 0xFFFF && !reverse) {
+      for (size_t row = 0; row < kBlockRows; ++row) {
+        later.Row();
+        if (kFetch) {
+          for (size_t line = 0; line < kLines; ++line) FetchLine(ahead + line * 64);
+          ahead += ahead_stride;
+        }
+        AddRow<kType, kN, kC>(v + row * stride, c, weights + row, sums);
+      }
+    } else {
+      ForRows(blocks[b].bits, reverse, [&](size_t row) HWY_ATTR {
+        later.Row();
+        AddRow<kType, kN, kC>(v + row * stride, c, weights + row, sums);
+      });
     }
   }
   fetch = later;
   for (size_t i = 0; i < kN; ++i) {
-    for (size_t j = 0; j < kC; ++j) hn::StoreU(sums[i][j], d, o[i] + c + j * kLanes);
+    for (size_t j = 0; j < kC; ++j) hn::StoreU(sums[i][j], d, to + i * v_dim + j * kLanes);
   }
 }
 
-// AddRows over all channels for n queries that read the same rows.
-template <KvType kType>
-HWY_INLINE void AddRowsOfQueries(const RowOrder& order, size_t v_dim, size_t n,
-                                 const float* const* weights, float* const* o, Fetch& fetch) {
-  ForBatches(n, [&]<size_t kN>(size_t first) HWY_ATTR {
-    // Sums, values and a weight within 32 registers of 64 bytes, else within 16.
-    constexpr size_t kC = kLanes == 16 || kN <= 2 ? 4 : 2;
+// AddBlocks over all channels for n queries that read the same rows.
+template <KvType kType, size_t kMost, bool kFetch>
+HWY_INLINE void AddBlocksOfQueries(const ValueBlock* blocks, size_t n_blocks, size_t stride,
+                                   bool reverse, size_t n, size_t v_dim, float* o,
+                                   size_t fetch_bytes, Fetch& fetch) {
+  ForBatches<kMost>(n, [&]<size_t kN>(size_t first) HWY_ATTR {
+    constexpr size_t kC = kChannelVectors<kN>;
     size_t c = 0;
     for (; c + kC * kLanes <= v_dim; c += kC * kLanes) {
-      AddRows<kType, kN, kC>(order, c, weights + first, o + first, fetch);
+      AddBlocks<kType, kN, kC, kFetch>(blocks, n_blocks, stride, reverse, first, c, v_dim, o,
+                                       first + c == 0 ? fetch_bytes : 0, fetch);
     }
-    for (; c < v_dim; c += kLanes)
-      AddRows<kType, kN, 1>(order, c, weights + first, o + first, fetch);
+    for (; c < v_dim; c += kLanes) {
+      AddBlocks<kType, kN, 1, kFetch>(blocks, n_blocks, stride, reverse, first, c, v_dim, o,
+                                      first + c == 0 ? fetch_bytes : 0, fetch);
+    }
   });
 }
 
 // Converts the rows of `bits` of one block to FP32, row r to v32 + r * v_dim.
-HWY_INLINE void WidenRows(KvType type, const std::byte* v, size_t stride, uint16_t bits,
-                          size_t v_dim, float* v32) {
-  WithType(type, [&]<KvType kType>() HWY_ATTR {
-    for (uint32_t rest = bits; rest != 0; rest &= rest - 1) {
-      const size_t row = static_cast<size_t>(std::countr_zero(rest));
-      for (size_t c = 0; c < v_dim; c += kLanes) {
-        hn::StoreU(Stored<kType>::Load(v + row * stride, c), DF(), v32 + row * v_dim + c);
-      }
+template <KvType kType>
+HWY_INLINE void WidenRows(const std::byte* v, size_t stride, uint32_t bits, size_t v_dim,
+                          float* HWY_RESTRICT v32, Fetch& fetch) {
+  ForRows(bits, false, [&](size_t row) HWY_ATTR {
+    fetch.Row();
+    for (size_t c = 0; c < v_dim; c += kLanes) {
+      hn::Store(Stored<kType>::Load(v + row * stride, c), DF(), v32 + row * v_dim + c);
     }
   });
 }
 
-HWY_INLINE void FillOrder(const std::byte* v, size_t stride, uint16_t bits, bool reverse,
-                          RowOrder& order) {
-  size_t n = 0;
-  if (!reverse) {
-    for (uint32_t rest = bits; rest != 0; rest &= rest - 1, ++n) {
-      order.index[n] = static_cast<uint8_t>(std::countr_zero(rest));
-      order.rows[n] = v + order.index[n] * stride;
+// The same for q8_0, with the scales of 16 rows converted at once.
+template <>
+HWY_INLINE void WidenRows<KvType::kQ8_0>(const std::byte* v, size_t stride, uint32_t bits,
+                                         size_t v_dim, float* HWY_RESTRICT v32, Fetch& fetch) {
+  const DF d;
+  const hn::Rebind<int8_t, DF> d8;
+  HWY_ALIGN uint16_t halves[kBlockRows] = {};
+  HWY_ALIGN float scales[kBlockRows];
+  for (size_t block = 0; block < v_dim / kQ8BlockValues; ++block) {
+    const std::byte* from = v + block * kQ8BlockBytes;
+    float* HWY_RESTRICT to = v32 + block * kQ8BlockValues;
+    const auto scale_of = [&](size_t row) { std::memcpy(halves + row, from + row * stride, 2); };
+    const auto widen = [&](size_t row) HWY_ATTR {
+      const int8_t* values = reinterpret_cast<const int8_t*>(from + row * stride + 2);
+      const VF scale = hn::Set(d, scales[row]);
+      for (size_t c = 0; c < kQ8BlockValues; c += kLanes) {
+        const VF whole = hn::ConvertTo(d, hn::PromoteTo(DI32(), hn::LoadU(d8, values + c)));
+        hn::Store(hn::Mul(whole, scale), d, to + row * v_dim + c);
+      }
+    };
+    const auto all_scales = [&]() HWY_ATTR {
+      for (size_t g = 0; g < kRowVectors; ++g)
+        hn::Store(LoadF16(d, halves + g * kLanes), d, scales + g * kLanes);
+    };
+    if (bits == 0xFFFF) {
+      for (size_t row = 0; row < kBlockRows; ++row) scale_of(row);
+      all_scales();
+      for (size_t row = 0; row < kBlockRows; ++row) {
+        if (block == 0) fetch.Row();
+        widen(row);
+      }
+    } else {
+      ForRows(bits, false, scale_of);
+      all_scales();
+      ForRows(bits, false, widen);
     }
-  } else {
-    for (uint32_t rest = bits; rest != 0; ++n) {
-      order.index[n] = static_cast<uint8_t>(std::bit_width(rest) - 1);
-      order.rows[n] = v + order.index[n] * stride;
-      rest ^= 1u << order.index[n];
-    }
-  }
-  order.n = n;
-}
-
-// One block's part of o for n queries; query i reads the rows of bits[i] (not 0) at v.
-HWY_INLINE void AddBlock(KvType type, const std::byte* v, size_t stride, size_t v_dim, bool reverse,
-                         size_t n, const uint16_t* bits, const float* const* weights,
-                         float* const* o, Fetch& fetch, AttendScratch& scratch) {
-  if (n > kMaxBatch || type == KvType::kQ8_0) {
-    uint16_t any = 0;
-    for (size_t i = 0; i < n; ++i) any = static_cast<uint16_t>(any | bits[i]);
-    WidenRows(type, v, stride, any, v_dim, scratch.v32);
-    type = KvType::kF32;
-    v = reinterpret_cast<const std::byte*>(scratch.v32);
-    stride = v_dim * sizeof(float);
-  }
-  RowOrder order;
-  for (size_t first = 0; first < n;) {
-    size_t end = first + 1;
-    while (end < n && bits[end] == bits[first]) ++end;
-    FillOrder(v, stride, bits[first], reverse, order);
-    switch (type) {
-      case KvType::kF32:
-        AddRowsOfQueries<KvType::kF32>(order, v_dim, end - first, weights + first, o + first,
-                                       fetch);
-        break;
-      case KvType::kF16:
-        AddRowsOfQueries<KvType::kF16>(order, v_dim, end - first, weights + first, o + first,
-                                       fetch);
-        break;
-      default:  // kQ8_0 was widened above
-        AddRowsOfQueries<KvType::kBF16>(order, v_dim, end - first, weights + first, o + first,
-                                        fetch);
-        break;
-    }
-    first = end;
   }
 }
 

@@ -7,6 +7,7 @@ asks nothing of the network and installs nothing.
 
 import os
 import pathlib
+import platform
 import subprocess
 import sys
 import tempfile
@@ -83,6 +84,59 @@ class Fetch(unittest.TestCase):
         self.assertEqual(model.stat().st_size, 98362432)
 
 
+class Arm(unittest.TestCase):
+    """The libraries for ARM, which apt fetches; apt and dpkg-deb are stubs here."""
+
+    PACKAGES = ("libhwy1", "libhwy-dev", "libgtest-dev", "libgmock-dev", "librapidcheck-dev", "nlohmann-json3-dev")
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.build = pathlib.Path(folder.name) / "build"
+        self.path = pathlib.Path(folder.name) / "bin"
+        self.path.mkdir()
+
+    def stub(self, name, text):
+        (self.path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (self.path / name).chmod(0o755)
+
+    def fetch(self, path=None):
+        return run([sys.executable, "scripts/fetch.py", "--build-dir", str(self.build), "aarch64"],
+                   PATH=str(path or f"{self.path}:{os.environ['PATH']}"))
+
+    def assert_refused(self, done, *words):
+        self.assertEqual(done.returncode, 1)
+        lines = done.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, done.stderr)
+        for word in ("set-up: cannot fetch the libraries for ARM", "By hand: put", *self.PACKAGES, "CONDENSE_SKIP_CROSS=1",
+                     *words):
+            self.assertIn(word, lines[0])
+
+    def test_no_apt(self):
+        self.assert_refused(self.fetch(self.path), "there is no apt-get here")
+
+    def test_apt_fails(self):
+        self.stub("apt-get", 'echo "E: Unable to locate package libhwy1"; exit 100')
+        self.assert_refused(self.fetch(), "Unable to locate package libhwy1")
+        self.assertFalse((self.build / "aarch64-sysroot").exists())
+
+    def test_apt_brings_too_little(self):
+        self.stub("apt-get", "[ \"${!#}\" = update ] || touch libhwy1_1.0_arm64.deb")
+        self.assert_refused(self.fetch())
+
+    def test_supplied_by_hand_needs_no_apt(self):
+        self.stub("apt-get", "exit 100")
+        self.stub("dpkg-deb", 'mkdir -p "$3"; basename "$2" >>"$3/unpacked"')
+        folder = self.build / "download" / "arm64"
+        folder.mkdir(parents=True)
+        for package in self.PACKAGES:
+            (folder / f"{package}_1.0_{'all' if 'json' in package else 'arm64'}.deb").touch()
+        done = self.fetch()
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(len((self.build / "aarch64-sysroot/unpacked").read_text().split()), len(self.PACKAGES))
+        self.assertEqual(self.fetch().stdout, "")  # nothing to do
+
+
 class Tools(unittest.TestCase):
     """A PATH of links to the few tools that setup.sh itself needs, and stubs for what a case is about."""
 
@@ -90,7 +144,7 @@ class Tools(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.path = pathlib.Path(folder.name)
-        for tool in ("bash", "dirname", "id", "grep", "sed", "mkdir", "nproc", "tail", "env"):
+        for tool in ("bash", "dirname", "id", "grep", "sed", "mkdir", "nproc", "tail", "env", "uname"):
             for place in ("/usr/bin", "/bin"):
                 if os.path.exists(f"{place}/{tool}"):
                     (self.path / tool).symlink_to(f"{place}/{tool}")
@@ -101,8 +155,8 @@ class Tools(unittest.TestCase):
         (self.path / name).write_text(f"#!/bin/bash\n{text}\n")
         (self.path / name).chmod(0o755)
 
-    def setup(self, **env):
-        done = run(["/bin/bash", "scripts/setup.sh", "run"], **{"PATH": str(self.path), **env})
+    def setup(self, mode="run", **env):
+        done = run(["/bin/bash", "scripts/setup.sh", mode], **{"PATH": str(self.path), **env})
         self.assertEqual(done.returncode, 1, done.stdout)
         lines = done.stderr.strip().splitlines()
         self.assertEqual(len(lines), 1, done.stderr)
@@ -113,6 +167,13 @@ class Tools(unittest.TestCase):
         line = self.setup()
         for word in ("build-essential", "cmake", "libhwy-dev", "no apt-get"):
             self.assertIn(word, line)
+
+    def test_no_apt_for_tests(self):
+        cross = ("g++-aarch64-linux-gnu", "qemu-user")
+        for word in cross:
+            self.assertEqual(word in self.setup("test"), platform.machine() != "aarch64")
+            self.assertNotIn(word, self.setup("test", CONDENSE_SKIP_CROSS="1"))
+            self.assertNotIn(word, self.setup("run"))
 
     def test_neither_root_nor_sudo(self):
         self.stub("apt-get", "exit 0")

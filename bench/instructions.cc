@@ -1,0 +1,78 @@
+// Work for scripts/instructions.py, which runs this under callgrind: each kernel once to warm up
+// and once counted, at fixed shapes, nothing else counted. The target is AVX2: valgrind knows no
+// AVX-512. Without valgrind it runs and counts nothing. Prints what it was built with, as JSON.
+#include <condense_version.h>
+#include <valgrind/callgrind.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "kernels/highway_config.h"
+//
+#include <hwy/highway.h>
+
+#include "kernels/target.h"
+#include "kernels/test_case.h"
+#include "select/registry.h"
+#include "select/test_cache.h"
+
+namespace condense {
+namespace {
+
+constexpr const char* kTarget = "AVX2";
+constexpr int kGroup = 3;  // query heads of a KV head
+
+void Count(const std::string& name, const std::function<void()>& work) {
+  work();
+  CALLGRIND_ZERO_STATS;
+  CALLGRIND_TOGGLE_COLLECT;
+  work();
+  CALLGRIND_TOGGLE_COLLECT;
+  CALLGRIND_DUMP_STATS_AT(name.c_str());
+}
+
+// n_rows query rows of one KV head's group over one chunk, head size 64.
+void CountAttention(const std::string& name, int n_rows, KvType type) {
+  KernelData data({.n_rows = kChunkRows,
+                   .n_queries = n_rows * kGroup,
+                   .k_type = type,
+                   .v_type = type,
+                   .mask = n_rows == 1 ? MaskKind::kFull : MaskKind::kCausal});
+  Count(name + "_" + KvTypeName(type), [&] { AttendChunk(data.args()); });
+}
+
+// One KV head's choice among 512 blocks whose summaries are there.
+bool CountSelection() {
+  const Result<BoundPolicy> mean = MakePolicy("mean:blocks=8");
+  TestCache cache(512 * kBlockRows, 1, kGroup, 64);
+  Selection selection;
+  Count("select_mean", [&] { mean.value().policy->Select(cache.Query(), selection); });
+  return !selection.dense && CountRows(selection.k_masks) < 256;
+}
+
+int Run() {
+  if (const Status status = ForceTarget(kTarget); !status.ok()) {
+    std::fprintf(stderr, "%s\n", status.error().c_str());
+    return 3;
+  }
+  for (KvType type : {KvType::kF16, KvType::kQ8_0}) {
+    CountAttention("decode", 1, type);
+    CountAttention("verify", 8, type);
+    CountAttention("prefill", 32, type);
+  }
+  if (!CountSelection()) {
+    std::fprintf(stderr, "mean:blocks=8 did not choose\n");
+    return 1;
+  }
+  std::printf(
+      "{\"target\": \"%s\", \"compiler\": \"%s\", \"flags\": \"%s\", \"highway\": "
+      "\"%d.%d.%d\"}\n",
+      CurrentTarget().c_str(), CONDENSE_COMPILER, CONDENSE_FLAGS, HWY_MAJOR, HWY_MINOR, HWY_PATCH);
+  return 0;
+}
+
+}  // namespace
+}  // namespace condense
+
+int main() { return condense::Run(); }

@@ -1,0 +1,126 @@
+// Prints what the kernels of the exact class (targets with fused multiply-add) compute, bit for
+// bit: a line "target, case, hash of the outputs" for every target of this machine and every case
+// of the kernels' table. compare_bits.py compares the lines of several machines.
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/summary.h"
+#include "kernels/target.h"
+#include "kernels/test_case.h"
+
+namespace condense {
+namespace {
+
+// FNV-1a over 32-bit words.
+class Hash {
+ public:
+  void Add(std::span<const float> values) {
+    for (float value : values) Add(std::bit_cast<uint32_t>(value));
+  }
+  void Add(uint32_t word) { state_ = (state_ ^ word) * 0x100000001B3u; }
+  unsigned long long value() const { return state_; }
+
+ private:
+  uint64_t state_ = 0xCBF29CE484222325u;
+};
+
+void AddState(const KernelData& data, Hash& hash) {
+  hash.Add(data.o), hash.Add(data.max), hash.Add(data.sum), hash.Add(data.sum_v);
+}
+
+// Every block of the chunk, last to first, as a list: what a sparse step gathers.
+void AttendBackwards(const KernelData& data, Hash& hash) {
+  AttendArgs args = data.args();
+  std::vector<int32_t> blocks;
+  for (int b = args.n_blocks - 1; b >= 0; --b) blocks.push_back(b);
+  args.blocks = blocks.data();
+  AttendChunk(args);
+  AddState(data, hash);
+}
+
+uint64_t AttentionBits(const KernelCase& shape) {
+  Hash hash;
+  KernelData data(shape);
+  const AttendArgs& args = data.args();
+  AttendChunk(args);
+  AddState(data, hash);
+  if (shape.n_queries <= 12) {
+    std::vector<float> logits(static_cast<size_t>(args.n_queries) * args.n_blocks * kBlockRows);
+    RowLogits(args, logits.data());
+    hash.Add(logits);
+  }
+  if (shape.n_queries == 2 || shape.n_queries == 3) {
+    const auto state = [&](int query) {
+      return AttendState{&data.o[static_cast<size_t>(query) * args.v_dim], &data.max[query],
+                         &data.sum[query], &data.sum_v[query]};
+    };
+    MergeState(state(0), state(1), args.v_dim);
+    AddState(data, hash);
+  }
+  if (shape.n_rows % kBlockRows == 0 && shape.n_queries <= 12) AttendBackwards(data, hash);
+  return hash.value();
+}
+
+// Statistics of one chunk's blocks, and their scores by each of 3 queries.
+uint64_t SummaryBits(KvType type, int dim) {
+  Hash hash;
+  KernelData data({.n_rows = 512, .n_queries = 3, .k_dim = dim, .k_type = type});
+  const AttendArgs& args = data.args();
+  const int n_tiles = args.n_blocks / kTileBlocks;
+  std::array<std::vector<float>, 4> stats;
+  std::array<std::vector<uint16_t>, 3> tiles;
+  for (auto& values : stats) values.resize(dim);
+  for (auto& values : tiles) values.resize(static_cast<size_t>(n_tiles) * dim * kTileBlocks);
+  for (int b = 0; b < args.n_blocks; ++b) {
+    SummarizeRows(args.k + static_cast<size_t>(b) * kBlockRows * args.k_stride, args.k_stride, type,
+                  kBlockRows, dim,
+                  {.mean = stats[0].data(),
+                   .min = stats[1].data(),
+                   .max = stats[2].data(),
+                   .var = stats[3].data()});
+    for (const auto& values : stats) hash.Add(values);
+    const size_t at = static_cast<size_t>(b / kTileBlocks) * dim * kTileBlocks;
+    for (size_t i = 0; i < tiles.size(); ++i)
+      StoreInTile(stats[i].data(), dim, tiles[i].data() + at, b % kTileBlocks);
+  }
+  std::vector<float> scores(args.n_blocks);
+  for (int query = 0; query < 3; ++query) {
+    const float* q = args.q + static_cast<size_t>(query) * dim;
+    ScoreMean(tiles[0].data(), n_tiles, dim, q, args.scale, scores.data());
+    hash.Add(scores);
+    ScoreMinMax(tiles[1].data(), tiles[2].data(), n_tiles, dim, q, args.scale, scores.data());
+    hash.Add(scores);
+  }
+  return hash.value();
+}
+
+void PrintTarget(const std::string& target) {
+  const auto print = [&](const std::string& name, uint64_t bits) {
+    std::printf("%s\t%s\t%016llx\n", target.c_str(), name.c_str(),
+                static_cast<unsigned long long>(bits));
+  };
+  for (const KernelCase& shape : KernelCases()) print(shape.Name(), AttentionBits(shape));
+  for (int dim : {64, 96, 128, 256}) {
+    for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0})
+      print("summaries, " + std::to_string(dim) + " " + KvTypeName(type), SummaryBits(type, dim));
+  }
+}
+
+}  // namespace
+}  // namespace condense
+
+int main() {
+  for (const std::string& target : condense::ExactTargets()) {
+    const condense::Status status = condense::ForceTarget(target);
+    if (!status.ok() || condense::CurrentTarget() != target) {
+      std::fprintf(stderr, "cannot use %s\n", target.c_str());
+      return 1;
+    }
+    condense::PrintTarget(target);
+  }
+  return 0;
+}
