@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Benchmarks: whole programs with llama-bench, kernels with Google Benchmark, instructions with callgrind.
+"""Benchmarks: whole programs with llama-bench, the attention operator with `condense bench`, kernels with Google
+Benchmark, instructions with callgrind.
 
 Writes build/bench.jsonl, one object a figure: figure, value, unit, n, spread, how. Every whole-program
 figure is a ratio of medians of runs that take turns (llama.cpp without flash attention, with it, the
 plug-in dense, the plug-in sparse), so that a machine whose speed drifts moves both sides. Nothing is
-asserted about times; that the sparse path ran is. Sections: instructions, kernels, deep, shallow, prefill.
+asserted about times; that the sparse path ran is. Sections: instructions, kernels, operators, deep, q8, shallow,
+prefill.
 
 usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N] [--only SECTION]
 """
@@ -17,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple, Optional
 
 import instructions
 
@@ -29,36 +32,48 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-class Arms:
-    """The programs that are compared; each is a llama-bench with its own environment and flags."""
+class Arm(NamedTuple):
+    flash: int
+    policy: Optional[str] = None  # of the plug-in; None: llama.cpp alone
+    kv_type: str = "f16"
+
+
+ARMS = {"llama fa off": Arm(0), "llama fa on": Arm(1), "plug-in dense": Arm(1, "dense"),
+        "plug-in sparse": Arm(1, SPARSE), "llama fa on, q8_0": Arm(1, None, "q8_0"),
+        "plug-in dense, q8_0": Arm(1, "dense", "q8_0")}
+LLAMA = ["llama fa off", "llama fa on"]
+
+
+class Programs:
+    """llama-bench, with an arm's environment and flags."""
 
     def __init__(self, build, llama_bench, threads):
         self.build, self.llama_bench, self.threads = build, llama_bench, threads
 
-    def run(self, arm, depth, n_prompt, n_generate, repetitions):
+    def run(self, name, depth, n_prompt, n_generate, repetitions):
         """tokens a second of each repetition. A prompt's first pass is what users wait for: no warm-up there."""
-        flash, policy = {"llama fa off": (0, None), "llama fa on": (1, None), "plug-in dense": (1, "dense"),
-                         "plug-in sparse": (1, SPARSE)}[arm]
+        arm = ARMS[name]
         env = {k: v for k, v in os.environ.items() if not k.startswith("CONDENSE_")}
         env.pop("GGML_BACKEND_PATH", None)
         with tempfile.TemporaryDirectory() as folder:
             stats = Path(folder) / "stats.jsonl"
-            if policy:
+            if arm.policy:
                 env |= {"GGML_BACKEND_PATH": str(self.build / "lib/libggml-condense.so"),
-                        "CONDENSE_POLICY": policy, "CONDENSE_STATS": str(stats)}
-            command = [self.llama_bench, "-m", MODEL, "-t", self.threads, "-fa", flash, "-d", depth, "-p", n_prompt,
-                       "-n", n_generate, "-r", repetitions, "-o", "jsonl"] + (["--no-warmup"] if n_prompt else [])
+                        "CONDENSE_POLICY": arm.policy, "CONDENSE_STATS": str(stats)}
+            command = [self.llama_bench, "-m", MODEL, "-t", self.threads, "-fa", arm.flash, "-d", depth, "-p", n_prompt,
+                       "-n", n_generate, "-r", repetitions, "-ctk", arm.kv_type, "-ctv", arm.kv_type,
+                       "-o", "jsonl"] + (["--no-warmup"] if n_prompt else [])
             done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True)
             if done.returncode != 0:
-                sys.exit(f"llama-bench failed ({arm}):\n{done.stderr[-2000:]}")
-            if policy:
+                sys.exit(f"llama-bench failed ({name}):\n{done.stderr[-2000:]}")
+            if arm.policy:
                 seen = [json.loads(line) for line in stats.read_text().splitlines()] if stats.exists() else []
                 ran = sum(s["sparse_steps"] for s in seen)
                 nodes = sum(s["nodes"] for s in seen)
                 if nodes == 0:
-                    sys.exit(f"the plug-in saw no attention in {arm}")
-                if policy != "dense" and n_generate and depth >= 512 and ran == 0:
-                    sys.exit(f"no sparse step ran in {arm}")
+                    sys.exit(f"the plug-in saw no attention in {name}")
+                if arm.policy != "dense" and n_generate and depth >= 512 and ran == 0:
+                    sys.exit(f"no sparse step ran in {name}")
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         return [sample for row in rows for sample in row["samples_ts"]]
 
@@ -70,24 +85,27 @@ def quartiles(values):
     return [cut[0], cut[2]]
 
 
-def interleave(arms, names, rounds, what, **shape):
-    """tokens a second by arm: one list of medians, one entry a round."""
-    speeds = {name: [] for name in names}
+def interleave(programs, runs, rounds, what):
+    """runs: label -> (arm, llama-bench's shape). tokens a second by label: one list of medians, one entry a round."""
+    speeds = {label: [] for label in runs}
+    labels = list(runs)
     start = time.monotonic()
     for r in range(rounds):
-        for i, name in enumerate(names if r % 2 == 0 else names[::-1]):
-            speeds[name].append(statistics.median(arms.run(name, **shape)))
-            done = r * len(names) + i + 1
-            left = (time.monotonic() - start) / done * (rounds * len(names) - done)
-            say(f"  {what}, round {r + 1} of {rounds}: {name} {speeds[name][-1]:.1f} tokens/s; about {left:.0f} s left")
+        for i, label in enumerate(labels if r % 2 == 0 else labels[::-1]):
+            arm, shape = runs[label]
+            speeds[label].append(statistics.median(programs.run(arm, **shape)))
+            done = r * len(labels) + i + 1
+            left = (time.monotonic() - start) / done * (rounds * len(labels) - done)
+            say(f"  {what}, round {r + 1} of {rounds}: {label} {speeds[label][-1]:.1f} tokens/s; about {left:.0f} s left")
     return speeds
 
 
-def ratio_figure(name, speeds, arm, how):
-    best = max(("llama fa off", "llama fa on"), key=lambda a: statistics.median(speeds[a]))
-    ratios = [a / b for a, b in zip(speeds[arm], speeds[best])]
+def ratio_figure(name, speeds, label, how, against=None):
+    """The label's speed over the best of `against`, by default llama.cpp without and with flash attention."""
+    best = max(against or LLAMA, key=lambda a: statistics.median(speeds[a]))
+    ratios = [a / b for a, b in zip(speeds[label], speeds[best])]
     return {"figure": name, "value": statistics.median(ratios), "unit": "ratio", "n": len(ratios),
-            "spread": quartiles(ratios), "how": f"{how}; {arm} over {best}, rounds that take turns",
+            "spread": quartiles(ratios), "how": f"{how}; {label} over {best}, rounds that take turns",
             "tokens_per_second": {a: statistics.median(v) for a, v in speeds.items()},
             "rounds": speeds}
 
@@ -95,31 +113,116 @@ def ratio_figure(name, speeds, arm, how):
 EVERY = ["llama fa off", "llama fa on", "plug-in dense", "plug-in sparse"]
 
 
-def deep_figures(arms, options):
-    deep = interleave(arms, EVERY, options.rounds, f"decode at depth {options.depth}", depth=options.depth,
-                      n_prompt=0, n_generate=64, repetitions=5)
-    how = f"llama-bench -d {options.depth} -n 64 -r 5, SmolLM2-135M Q4_1, f16 KV, {arms.threads} threads"
+def decode_shape(depth):
+    return {"depth": depth, "n_prompt": 0, "n_generate": 64, "repetitions": 5}
+
+
+def deep_figures(programs, options):
+    runs = {arm: (arm, decode_shape(options.depth)) for arm in EVERY}
+    runs["plug-in sparse at depth 0"] = ("plug-in sparse", decode_shape(0))
+    deep = interleave(programs, runs, options.rounds, f"decode at depth {options.depth}")
+    how = f"llama-bench -d {options.depth} -n 64 -r 5, SmolLM2-135M Q4_1, f16 KV, {programs.threads} threads"
     yield ratio_figure("dense_vs_llama", deep, "plug-in dense", how)
     yield ratio_figure("mean193_vs_llama", deep, "plug-in sparse", how + f", {SPARSE}")
+    yield ratio_figure("mean193_vs_depth0", deep, "plug-in sparse", how + f", {SPARSE}",
+                       against=["plug-in sparse at depth 0"])
 
 
-def shallow_figures(arms, options):
-    shallow = interleave(arms, EVERY, max(options.rounds, 5), "decode at depth 0 to 256", depth=0, n_prompt=0,
-                         n_generate=256, repetitions=3)
-    how = f"llama-bench -d 0 -n 256 -r 3, {arms.threads} threads"
+def q8_figures(programs, options):
+    names = ["llama fa on, q8_0", "plug-in dense, q8_0"]
+    deep = interleave(programs, {arm: (arm, decode_shape(options.depth)) for arm in names}, options.rounds,
+                      f"decode at depth {options.depth}, q8_0")
+    yield ratio_figure("dense_q8_vs_llama", deep, names[1],
+                       f"llama-bench -d {options.depth} -n 64 -r 5 -ctk q8_0 -ctv q8_0, {programs.threads} threads",
+                       against=names[:1])
+
+
+def shallow_figures(programs, options):
+    shape = {"depth": 0, "n_prompt": 0, "n_generate": 256, "repetitions": 3}
+    shallow = interleave(programs, {arm: (arm, shape) for arm in EVERY}, max(options.rounds, 5),
+                         "decode at depth 0 to 256")
+    how = f"llama-bench -d 0 -n 256 -r 3, {programs.threads} threads"
     slower = min(("plug-in dense", "plug-in sparse"), key=lambda a: statistics.median(shallow[a]))
     yield ratio_figure("depth0_vs_llama", shallow, slower, how + ", the slower of dense and sparse")
 
 
-def prefill_figures(arms, options):
-    prefill = interleave(arms, EVERY[:3], options.rounds, f"prefill of {options.prompt}", depth=0,
-                         n_prompt=options.prompt, n_generate=0, repetitions=1)
-    yield ratio_figure("prefill_vs_llama", prefill, "plug-in dense",
-                       f"llama-bench -p {options.prompt} -r 1, {arms.threads} threads")
+def prefill_figures(programs, options):
+    shape = {"depth": 0, "n_prompt": options.prompt, "n_generate": 0, "repetitions": 1}
+    prefill = interleave(programs, {arm: (arm, shape) for arm in EVERY[:3]}, options.rounds,
+                         f"prefill of {options.prompt}")
+    yield ratio_figure("ttft_vs_llama", prefill, "plug-in dense",
+                       f"seconds to the first token: llama-bench -p {options.prompt} -r 1, {programs.threads} threads"
+                       ) | {"seconds": {a: options.prompt / statistics.median(v) for a, v in prefill.items()}}
 
 
-def kernel_figures(build):
-    program = build / "bin/condense_kernels_bench"
+def condense_bench(build, threads, *words):
+    """The records of one `condense bench`, which must succeed: it asserts that the sparse path ran."""
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder) / "records.jsonl"
+        command = [build / "bin/condense", "bench", *words, "-t", threads, "--json", records]
+        say("  " + " ".join(str(c) for c in command[1:-2]))
+        done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"condense bench {' '.join(str(w) for w in words)} failed:\n{done.stderr[-2000:]}")
+        return [json.loads(line) for line in records.read_text().splitlines()]
+
+
+def operator_figure(name, record, key, how):
+    """One key of a record: its median over rounds, with the bytes, operations and shares beside."""
+    shape = record.get("shape")
+    if shape:
+        how += (f"; {shape['query_heads']}/{shape['kv_heads']} heads of {shape['head_dim']}, {shape['k_type']}, "
+                f"{shape['rows']} rows, from {record['source']}, {record['threads']} threads")
+    extra = {k: record[k] for k in ("median_ns", "quartiles_ns", "bytes", "flops", "stream_share", "peak_share",
+                                    "ratio_to_host", "select_share", "upkeep_share", "equal_bits", "note", "published",
+                                    "yardstick") if record.get(k) is not None}
+    return {"figure": name, "value": record[key], "unit": "share" if key.endswith("share") else "ratio",
+            "n": record["n"], "spread": record.get(key + "_quartiles") or [record[key]] * 2, "how": how} | extra
+
+
+# Shapes of each group size: GPT-2's, SmolLM2-135M's, Llama-3-8B's, Qwen2.5-0.5B's, a 70B model's.
+GROUPS = {1: (12, 12, 64), 3: (9, 3, 64), 4: (32, 8, 128), 7: (14, 2, 64), 8: (64, 8, 128)}
+
+
+def operator_figures(programs, _):
+    def bench(*words):
+        return condense_bench(programs.build, programs.threads, *words)
+
+    def arm(records, name, preset=None):
+        return next(r for r in records if r["arm"] == name and r.get("preset") == preset)
+
+    for record in bench("machine"):
+        reads = record["bytes"] > 0
+        rate = record["bytes_per_second" if reads else "flops_per_second"]
+        work = 1e9 * (record["bytes"] or record["flops"])
+        yield {"figure": f"machine:{record['arm']}:{record['threads']}", "value": rate / 1e9,
+               "unit": "GB/s" if reads else "GFLOP/s", "n": record["n"],
+               "spread": sorted(work / ns / 1e9 for ns in record["quartiles_ns"]),
+               "how": "condense bench machine", "trustworthy": record["trustworthy"]}
+    for group, (query_heads, kv_heads, dim) in GROUPS.items():
+        records = bench("decode", "--rows", 32768, "--query-heads", query_heads, "--kv-heads", kv_heads, "--head-dim",
+                        dim, "--policy", "dense", "--no-host", "--rounds", 15)
+        yield operator_figure(f"dense_operator_share_g{group}", arm(records, "dense"), "stream_share",
+                              "dense decode operator, share of the stream bandwidth measured beside it")
+    mean = arm(bench("select", "--policy", SPARSE), SPARSE)
+    yield operator_figure("select193_share", mean, "select_share", f"{SPARSE}: selection's share of the operator's time")
+    yield operator_figure("upkeep193_share", mean, "upkeep_share",
+                          f"{SPARSE}: marking written rows and summarising blocks, share of a step")
+    yield operator_figure("verify8_speedup", bench("verify", "--rows", 8192, "--query-rows", 8)[0], "speedup",
+                          "8 rows at once over 8 single rows, seconds")
+    yield operator_figure("prefill_operator_share", bench("prefill", "--rows", 8012, "--query-rows", 512)[0],
+                          "peak_share", "512 rows at depth 7,500, visible pairs alone, share of the FMA peak")
+    yield operator_figure("candidate131k_vs_dense", arm(bench("candidate", "--rows", 131072), "candidate"),
+                          "ratio_to_dense", "96 given rows a query over our dense, a whole sequence")
+    single = bench("single")
+    for preset, reuse in (("gpt2", 4), ("gqa", 16)):
+        for name, spec in (("fresh", "mean:blocks=2"), ("reuse", f"mean:blocks=2,reuse={reuse}")):
+            yield operator_figure(f"single131k_{preset}_{name}_vs_dense", arm(single, spec, preset), "ratio_to_dense",
+                                  f"{spec} over our dense, rolling loop")
+
+
+def kernel_figures(programs, _):
+    program = programs.build / "bin/condense_kernels_bench"
     command = [program, "--benchmark_format=json", "--benchmark_repetitions=7",
                "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.05"]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
@@ -137,14 +240,25 @@ def kernel_figures(build):
                "n": len(times), "spread": quartiles(times), "how": "Google Benchmark, median of repetitions"} | extra
 
 
+def instruction_figures(programs, _):
+    try:
+        yield from instructions.figures(programs.build)
+    except instructions.NotMeasured as reason:
+        say(f"instructions: not measured: {reason}")
+
+
+SECTIONS = {"instructions": instruction_figures, "kernels": kernel_figures, "operators": operator_figures,
+            "deep": deep_figures, "q8": q8_figures, "shallow": shallow_figures, "prefill": prefill_figures}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2, help="of the whole programs")
     parser.add_argument("--depth", type=int, default=7500)
     parser.add_argument("--prompt", type=int, default=7600)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", choices=["instructions", "kernels", "deep", "shallow", "prefill"])
+    parser.add_argument("--only", choices=list(SECTIONS))
     parser.add_argument("--llama-bench", type=Path, default=ROOT / "build/llama/bin/llama-bench")
     parser.add_argument("--out", type=Path, default=ROOT / "build/bench.jsonl")
     options = parser.parse_args()
@@ -158,19 +272,10 @@ def main():
             low, high = figure["spread"]
             print(f"{figure['figure']:44} {figure['value']:10.4g} {figure['unit']:6} "
                   f"[{low:.4g}, {high:.4g}] n={figure['n']}", flush=True)
-        if options.only in (None, "instructions"):
-            try:
-                for figure in instructions.figures(options.build):
-                    write(figure)
-            except instructions.NotMeasured as reason:
-                say(f"instructions: not measured: {reason}")
-        if options.only in (None, "kernels"):
-            for figure in kernel_figures(options.build):
-                write(figure)
-        arms = Arms(options.build, options.llama_bench, options.threads)
-        for name, figures in (("deep", deep_figures), ("shallow", shallow_figures), ("prefill", prefill_figures)):
+        programs = Programs(options.build, options.llama_bench, options.threads)
+        for name, figures in SECTIONS.items():
             if options.only in (None, name):
-                for figure in figures(arms, options):
+                for figure in figures(programs, options):
                     write(figure)
     print(f"written: {options.out}")
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/arguments.h"
+#include "app/bench_table.h"
 #include "app/machine.h"
 #include "app/output.h"
 #include "app/prompt.h"
@@ -78,6 +79,90 @@ TEST(Arguments, RunFlagsAndDefaults) {
   EXPECT_TRUE(parsed->verbose);
   EXPECT_EQ(Parse({"run", "-p", "hi"})->run.temperature, 0);
   EXPECT_EQ(Parse({"compare"})->compare.n_generate, 128);
+}
+
+TEST(Arguments, BenchFlags) {
+  const Result<Arguments> parsed = Parse(
+      {"bench",         "decode",   "--rows",  "4096",   "-m",        "x.gguf",
+       "--query-heads", "12",       "-ctk",    "q8_0",   "--policy",  "mean:blocks=8,window=64",
+       "--policy",      "quest",    "-t",      "2",      "--layers",  "3",
+       "--rounds",      "5",        "--check", "--json", "out.jsonl", "--no-host",
+       "--small-pages", "--buffer", "16"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error();
+  EXPECT_EQ(parsed->command, Arguments::Command::kBench);
+  const BenchFlags& flags = parsed->bench;
+  EXPECT_EQ(flags.what, BenchFlags::What::kDecode);
+  EXPECT_EQ(flags.rows, std::vector<int>{4096});
+  EXPECT_EQ(flags.model, "x.gguf");
+  EXPECT_EQ(flags.query_heads, 12);
+  EXPECT_FALSE(flags.kv_heads.has_value());
+  EXPECT_EQ(flags.k_type, "q8_0");
+  EXPECT_EQ(flags.policies, (std::vector<std::string>{"mean:blocks=8,window=64", "quest"}));
+  EXPECT_EQ(flags.n_threads, 2);
+  EXPECT_EQ(flags.n_layers, 3);
+  EXPECT_EQ(flags.n_rounds, 5);
+  EXPECT_EQ(flags.buffer_mb, 16);
+  EXPECT_TRUE(flags.check);
+  EXPECT_FALSE(flags.host);
+  EXPECT_TRUE(flags.small_pages);
+  EXPECT_EQ(flags.json, "out.jsonl");
+  EXPECT_TRUE(Parse({"bench", "prefill"})->bench.host);
+  EXPECT_EQ(Parse({"bench", "candidate", "--rows", "8192,600"})->bench.rows,
+            (std::vector<int>{8192, 600}));
+  using What = BenchFlags::What;
+  for (const auto& [name, what] :
+       std::initializer_list<std::pair<const char*, What>>{{"machine", What::kMachine},
+                                                           {"select", What::kSelect},
+                                                           {"verify", What::kVerify},
+                                                           {"single", What::kSingle}}) {
+    EXPECT_EQ(Parse({"bench", name})->bench.what, what) << name;
+  }
+}
+
+TEST(Arguments, BenchMistakes) {
+  EXPECT_THAT(Parse({"bench"}).error(), HasSubstr("give a benchmark: machine, decode, select"));
+  EXPECT_THAT(Parse({"bench", "decod"}).error(), HasSubstr("did you mean 'decode'?"));
+  EXPECT_THAT(Parse({"bench", "decode", "--polcy", "mean"}).error(),
+              HasSubstr("unknown flag '--polcy'; did you mean '--policy'?"));
+  EXPECT_THAT(Parse({"bench", "decode", "--polcy", "mean"}).error(),
+              HasSubstr("run `condense bench decode --help`"));
+  EXPECT_THAT(Parse({"bench", "verify", "--policy", "mean"}).error(), HasSubstr("unknown flag"));
+  EXPECT_THAT(Parse({"bench", "decode", "-ngl", "3"}).error(), HasSubstr("unknown flag '-ngl'"));
+  EXPECT_THAT(Parse({"bench", "decode", "--rows", "0"}).error(), HasSubstr("--rows"));
+  EXPECT_THAT(Parse({"bench", "decode", "--rounds", "many"}).error(), HasSubstr("bench decode"));
+  EXPECT_THAT(Parse({"bench", "--help"})->text, HasSubstr("candidate"));
+  EXPECT_THAT(Parse({"bench", "verify", "--help"})->text, HasSubstr("--query-rows"));
+}
+
+TEST(BenchTable, FitsItsWidthAndSaysWhatFailed) {
+  BenchRecord dense;
+  dense.bench = "decode";
+  dense.arm = "dense";
+  dense.per = "layer-step";
+  dense.source = "memory";
+  dense.ns = {9, 4e5, 4.1e5, 4.2e5};
+  dense.bytes = 6e6;
+  dense.flops = 2e7;
+  dense.stream_share = dense.peak_share = Sample{9, 0.4, 0.5, 0.6};
+  dense.yardstick = {{9, 1e10, 1.1e10, 1.2e10}, {9, 1e11, 1e11, 1e11}, 768000000, 1.0, true};
+  BenchRecord sparse = dense;
+  sparse.arm = "mean:blocks=8,window=128,share=head_union,reuse=4";
+  sparse.ratio_to_dense = Sample{9, 4, 4.5, 5};
+  sparse.max_error = 0.5;
+  sparse.error_bound = 1e-5;
+  sparse.check_failed = true;
+  const std::vector<BenchRecord> records = {dense, sparse};
+  for (int width : {80, 120, 160}) {
+    const std::string table = BenchTable(records, width);
+    const std::string rows =
+        table.substr(0, table.find("mean:blocks=8,window=128,share=head_union,reuse=4: check"));
+    EXPECT_THAT(rows, HasSubstr("4.50x"));
+    EXPECT_THAT(table, HasSubstr("check FAILED"));
+    EXPECT_THAT(table, Not(HasSubstr("over ggml")));
+  }
+  EXPECT_EQ(FormatNs(84890), "84.89 µs");
+  EXPECT_EQ(FormatNs(2.5e9), "2.50 s");
+  EXPECT_EQ(FormatNs(12), "12 ns");
 }
 
 TEST(Arguments, NearestNames) {

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <functional>
 
 #include "base/text.h"
 
@@ -166,35 +167,55 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
   return names;
 }
 
+// "bench decode": the words that name a command.
+std::string PathOf(const CLI::App* command) {
+  std::string path;
+  for (; command != nullptr && command->get_parent() != nullptr; command = command->get_parent()) {
+    path = path.empty() ? command->get_name() : command->get_name() + " " + path;
+  }
+  return path;
+}
+
+std::vector<std::string> SubcommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* subcommand : app.get_subcommands({})) {
+    names.push_back(subcommand->get_name());
+  }
+  return names;
+}
+
 // What the user most likely meant by an argument that nothing took.
 std::string ExplainExtra(const CLI::App& app, const CLI::App* command, const std::string& extra) {
+  const std::string path = PathOf(command);
   if (extra.starts_with('-')) {
     const CLI::App& where = command ? *command : app;
     const std::string name = extra.substr(0, extra.find('='));
     return fmt::format("unknown flag '{}'{}\nrun `condense {}--help` for the flags", name,
-                       DidYouMean(name, FlagNames(where)),
-                       command ? command->get_name() + " " : "");
+                       DidYouMean(name, FlagNames(where)), command ? path + " " : "");
   }
-  if (command) {
+  if (command && SubcommandNames(*command).empty()) {
     return fmt::format(
         "'{}' is not a flag or its value: text goes behind -p or -f\nrun `condense {} --help`",
-        extra, command->get_name());
+        extra, path);
   }
-  std::vector<std::string> names = {"help"};
-  for (const CLI::App* subcommand : app.get_subcommands({}))
-    names.push_back(subcommand->get_name());
-  return fmt::format("unknown command '{}'{}\nrun `condense help` for the commands", extra,
-                     DidYouMean(extra, names));
+  std::vector<std::string> names = SubcommandNames(command ? *command : app);
+  names.emplace_back("help");
+  return fmt::format("unknown command '{}'{}\nrun `condense {}` for the commands", extra,
+                     DidYouMean(extra, names), command ? path + " --help" : "help");
 }
 
-// The first word that is a command, before anything is parsed.
+// The command that the words name, before anything is parsed.
 const CLI::App* NamedCommand(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* named = nullptr;
   for (const std::string& word : words) {
-    for (const CLI::App* command : app.get_subcommands({})) {
-      if (command->get_name() == word) return command;
+    for (const CLI::App* command : (named ? named : &app)->get_subcommands({})) {
+      if (command->get_name() == word) {
+        named = command;
+        break;
+      }
     }
   }
-  return nullptr;
+  return named;
 }
 
 }  // namespace
@@ -214,6 +235,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
                "versions of Condense, llama.cpp and ggml, and how they were built");
   const CLI::App* compare = AddCompare(app, arguments.compare);
   const CLI::App* run = AddRun(app, arguments.run);
+  const CLI::App* bench = AddBench(app, arguments.bench);
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
   env->add_option("--policy", arguments.env_policy,
@@ -226,7 +248,13 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   AddModel(info, arguments.info);
   AddCache(info, arguments.info);
   const CLI::App* help = app.add_subcommand("help", "this text");
-  for (CLI::App* subcommand : app.get_subcommands({})) subcommand->fallthrough();
+  const auto for_every_command = [&](const std::function<void(CLI::App&)>& act) {
+    for (CLI::App* subcommand : app.get_subcommands({})) {
+      act(*subcommand);
+      for (CLI::App* inner : subcommand->get_subcommands({})) act(*inner);
+    }
+  };
+  for_every_command([](CLI::App& subcommand) { subcommand.fallthrough(); });
 
   std::vector<std::string> reversed = SpellOut(argc, argv);
   for (const std::string& word : reversed) {
@@ -234,13 +262,16 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   }
   std::reverse(reversed.begin(), reversed.end());  // CLI11 takes the last first
   const auto command = [&]() -> const CLI::App* {
-    const auto chosen = app.get_subcommands();
-    return chosen.empty() ? nullptr : chosen.front();
+    const CLI::App* chosen = nullptr;
+    for (auto parsed = app.get_subcommands(); !parsed.empty(); parsed = chosen->get_subcommands()) {
+      chosen = parsed.front();
+    }
+    return chosen;
   };
   const std::string general_help = app.help();  // once a command is parsed, help is that command's
   try {
     app.allow_extras();
-    for (CLI::App* subcommand : app.get_subcommands({})) subcommand->allow_extras();
+    for_every_command([](CLI::App& subcommand) { subcommand.allow_extras(); });
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     arguments.text = command() ? command()->help() : general_help;
@@ -250,7 +281,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     return arguments;
   } catch (const CLI::Error& error) {
     return Error{fmt::format("{}\nrun `condense {}--help`", error.what(),
-                             command() ? command()->get_name() + " " : "")};
+                             command() ? PathOf(command()) + " " : "")};
   }
   if (const std::vector<std::string> extras = app.remaining(true); !extras.empty()) {
     return Error{ExplainExtra(app, command(), extras.front())};
@@ -261,6 +292,12 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.command = Arguments::Command::kCompare;
   } else if (run->parsed()) {
     arguments.command = Arguments::Command::kRun;
+  } else if (bench->parsed()) {
+    if (bench->get_subcommands().empty()) {
+      return Error{fmt::format("give a benchmark: {} (`condense bench --help` tells more)",
+                               JoinNames(SubcommandNames(*bench)))};
+    }
+    arguments.command = Arguments::Command::kBench;
   } else if (env->parsed()) {
     arguments.command = Arguments::Command::kEnv;
   } else if (policies->parsed()) {
@@ -271,7 +308,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = general_help;
   } else {
     return Error{
-        "give a command: compare, run, env, policies or info (`condense help` tells more)"};
+        "give a command: compare, run, bench, env, policies or info (`condense help` tells more)"};
   }
   return arguments;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "app/bench_arguments.h"
 #include "base/result.h"
 
 namespace condense {
@@ -43,9 +44,18 @@ struct RunFlags {
 };
 
 struct Arguments {
-  enum class Command { kCompare, kRun, kEnv, kPolicies, kInfo, kText } command = Command::kText;
+  enum class Command {
+    kCompare,
+    kRun,
+    kBench,
+    kEnv,
+    kPolicies,
+    kInfo,
+    kText
+  } command = Command::kText;
   CompareFlags compare;
   RunFlags run;
+  BenchFlags bench;
   std::string env_policy;
   DecodeFlags info;
   bool policies_json = false;

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 namespace condense {
 
@@ -40,6 +42,14 @@ constexpr const char* KvTypeName(KvType type) {
       return "q8_0";
   }
   return "?";
+}
+
+// The type of that name; nothing for any other.
+constexpr std::optional<KvType> ParseKvType(std::string_view name) {
+  for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0}) {
+    if (name == KvTypeName(type)) return type;
+  }
+  return std::nullopt;
 }
 
 }  // namespace condense

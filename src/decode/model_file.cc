@@ -106,24 +106,17 @@ Result<GgufPtr> OpenPart(const std::string& path, uint64_t* file_bytes) {
   return gguf;
 }
 
-std::optional<KvType> ParseCacheType(const std::string& name) {
-  for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0}) {
-    if (name == KvTypeName(type)) return type;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 Status CheckCacheType(const std::string& type) {
-  if (ParseCacheType(type)) return Status();
+  if (ParseKvType(type)) return Status();
   return Error{fmt::format(
       "KV cache type '{}' is not one that Condense reads: f16, bf16, q8_0 or f32", type)};
 }
 
 Result<uint64_t> ModelFile::KvBytesPerToken(const std::string& k_type,
                                             const std::string& v_type) const {
-  const auto k = ParseCacheType(k_type), v = ParseCacheType(v_type);
+  const auto k = ParseKvType(k_type), v = ParseKvType(v_type);
   if (!k) return Error{CheckCacheType(k_type).error()};
   if (!v) return Error{CheckCacheType(v_type).error()};
   uint64_t bytes = 0;

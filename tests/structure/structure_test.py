@@ -24,13 +24,15 @@ MAY_INCLUDE = {
     "plugin": {"base", "kernels", "cache", "select", "attention", "condense"},
     "decode": {"base", "condense"},
     "metrics": {"base"},
+    "bench": {"base", "kernels", "cache", "select", "attention", "metrics"},
     "lab": {"base", "decode", "metrics"},
     "report": {"base", "metrics"},
-    "app": {"base", "kernels", "cache", "select", "attention", "plugin", "decode", "metrics", "lab", "report", "condense"},
+    "app": {"base", "kernels", "cache", "select", "attention", "plugin", "metrics", "bench", "decode", "lab", "report",
+            "condense"},
 }
 # Folders that may include the host's headers, and which.
 HOST_HEADERS = {"ggml": re.compile(r"(ggml|gguf)[a-z0-9-]*\.h$"), "llama": re.compile(r"llama[a-z0-9-]*\.h$")}
-MAY_INCLUDE_HOST = {"plugin": {"ggml"}, "decode": {"ggml", "llama"}, "app": {"ggml", "llama"}}
+MAY_INCLUDE_HOST = {"plugin": {"ggml"}, "bench": {"ggml"}, "decode": {"ggml", "llama"}, "app": {"ggml", "llama"}}
 MAX_LINES = 500
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 

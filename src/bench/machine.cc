@@ -27,19 +27,16 @@ float SumStream(const float* values, size_t n) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
 }
 
-double MultiplyAddLoop(size_t n_rounds, float* sink) {
-  const hn::CappedTag<float, 16> d;
-  constexpr size_t kChains = 12;
-  hn::Vec<decltype(d)> sums[kChains];
-  for (size_t i = 0; i < kChains; ++i) sums[i] = hn::Set(d, static_cast<float>(i));
-  const auto factor = hn::Set(d, 0.999f), term = hn::Set(d, 0.001f);
+double MultiplyAddLoop(size_t n_rounds, float factor, float term, float* results) {
+  const hn::CappedTag<float, kPeakLanes> d;
+  hn::Vec<decltype(d)> sums[kPeakChains];
+  for (int i = 0; i < kPeakChains; ++i) sums[i] = hn::Set(d, static_cast<float>(i));
+  const auto factors = hn::Set(d, factor), terms = hn::Set(d, term);
   for (size_t round = 0; round < n_rounds; ++round) {
-    for (size_t i = 0; i < kChains; ++i) sums[i] = hn::MulAdd(sums[i], factor, term);
+    for (int i = 0; i < kPeakChains; ++i) sums[i] = hn::MulAdd(sums[i], factors, terms);
   }
-  auto total = sums[0];
-  for (size_t i = 1; i < kChains; ++i) total = hn::Add(total, sums[i]);
-  *sink = hn::GetLane(hn::SumOfLanes(d, total));
-  return 2.0 * kChains * static_cast<double>(n_rounds * hn::Lanes(d));
+  for (int i = 0; i < kPeakChains; ++i) hn::StoreU(sums[i], d, results + i * kPeakLanes);
+  return 2.0 * kPeakChains * static_cast<double>(n_rounds * hn::Lanes(d));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -55,8 +52,8 @@ HWY_EXPORT(MultiplyAddLoop);
 float SumStream(const float* values, size_t n) {
   return HWY_DYNAMIC_DISPATCH(SumStream)(values, n);
 }
-double MultiplyAddLoop(size_t n_rounds, float* sink) {
-  return HWY_DYNAMIC_DISPATCH(MultiplyAddLoop)(n_rounds, sink);
+double MultiplyAddLoop(size_t n_rounds, float factor, float term, float* results) {
+  return HWY_DYNAMIC_DISPATCH(MultiplyAddLoop)(n_rounds, factor, term, results);
 }
 
 }  // namespace condense
