@@ -17,7 +17,12 @@ namespace {
 constexpr int kWindow = 64, kDistant = 2;
 // The window cuts its first and last block.
 constexpr int kMaxBlocks = kDistant + kWindow / kBlockRows + 1;
-constexpr int kRunQueries = 64;  // neighbouring queries share most of their window
+constexpr int kRunQueries = 64;  // a thread's at a time: neighbours' windows overlap
+// Queries of one call of the kernel: they share the blocks of their windows. 6 of these and 16
+// distant ones fit its list.
+constexpr int kTileQueries = 8;
+constexpr int kTileBlocks = kWindow / kBlockRows + 2 + kTileQueries * kDistant;
+static_assert(kTileBlocks <= kChunkBlocks);
 constexpr int kCallRows = 512;   // query rows of a dense call
 constexpr int kWholeCalls = 16;  // sequences of up to this many calls are measured whole
 constexpr int kSampledCalls = 6;
@@ -69,6 +74,43 @@ std::vector<int32_t> RandomBlocks(int n_rows, int n_heads) {
   return blocks;
 }
 
+// What neighbouring queries of one head are given: one list, a mask for each. What all read comes
+// first.
+struct TileSupply {
+  std::array<int32_t, kTileBlocks> blocks;
+  uint16_t masks[kTileQueries][kTileBlocks];
+  int n_blocks = 0;
+
+  template <class DistantOf>
+  TileSupply(int row, int n_queries, const DistantOf& distant_of) {
+    const auto word = [](int query_row, int block) -> uint16_t {
+      const int from = std::max(query_row - kWindow + 1 - block * kBlockRows, 0);
+      const int to = std::min(query_row - block * kBlockRows, kBlockRows - 1);
+      if (from > to) return 0;
+      return static_cast<uint16_t>((0xFFFFu << from) & (0xFFFFu >> (kBlockRows - 1 - to)));
+    };
+    const int last = row + n_queries - 1;
+    const int first_block = std::max(0, row - kWindow + 1) / kBlockRows;
+    for (const bool shared : {true, false}) {
+      for (int block = first_block; block <= last / kBlockRows; ++block) {
+        // The windows' ends are in the first and the last query.
+        const bool all = word(row, block) == 0xFFFF && word(last, block) == 0xFFFF;
+        if (all != shared) continue;
+        for (int i = 0; i < n_queries; ++i) masks[i][n_blocks] = word(row + i, block);
+        blocks[n_blocks++] = block;
+      }
+    }
+    for (int query = 0; query < n_queries; ++query) {
+      for (int d = 0; d < kDistant; ++d) {
+        const int32_t block = distant_of(row + query)[d];
+        if (block < 0) continue;
+        for (int i = 0; i < n_queries; ++i) masks[i][n_blocks] = i == query ? 0xFFFF : 0;
+        blocks[n_blocks++] = block;
+      }
+    }
+  }
+};
+
 class Candidate {
  public:
   Candidate(const MadeCaches& caches, const MadeQueries& queries, int n_threads)
@@ -96,22 +138,32 @@ class Candidate {
       args.k_stride = view.k_row, args.v_stride = view.v_row;
       args.k_type = view.k_type, args.v_type = view.v_type;
       args.k_dim = args.v_dim = dim;
-      args.n_queries = 1;
       args.scale = 1.0f / std::sqrt(static_cast<float>(dim));
+      std::array<float, kTileQueries> max, sum;
+      std::array<const uint16_t*, kTileQueries> masks;
+      static thread_local std::vector<float> q, o;
+      q.resize(static_cast<size_t>(kTileQueries) * dim);
+      o.resize(q.size());
+      args.masks = masks.data();
+      args.q = q.data();
+      args.o = o.data(), args.max = max.data(), args.sum = sum.data();
       const int end = std::min(shape_.n_rows, (run + 1) * kRunQueries);
-      for (int row = run * kRunQueries; row < end; ++row) {
-        const Supply supply = SupplyOf(row, Distant(row, head));
-        const uint16_t* masks = supply.masks.data();
-        float* out = Out(row, head);
-        float max = 0, sum = 0;
+      for (int row = run * kRunQueries; row < end; row += kTileQueries) {
+        const int n = std::min(kTileQueries, end - row);
+        const TileSupply supply(row, n, [&](int query_row) { return Distant(query_row, head); });
+        for (int i = 0; i < n; ++i) {
+          masks[i] = supply.masks[i];
+          std::copy_n(Query(row + i, head), dim, &q[static_cast<size_t>(i) * dim]);
+        }
+        args.n_queries = n;
         args.n_blocks = supply.n_blocks;
         args.blocks = supply.blocks.data();
-        args.masks = &masks;
-        args.q = Query(row, head);
-        args.o = out, args.max = &max, args.sum = &sum;
         AttendChunk(args);
-        const float inverse = 1.0f / sum;
-        for (int c = 0; c < dim; ++c) out[c] *= inverse;
+        for (int i = 0; i < n; ++i) {
+          const float inverse = 1.0f / sum[i];
+          float* out = Out(row + i, head);
+          for (int c = 0; c < dim; ++c) out[c] = o[static_cast<size_t>(i) * dim + c] * inverse;
+        }
       }
     }
   }

@@ -48,21 +48,24 @@ HWY_INLINE void FetchBlock(const AttendArgs& args, const BlockList& k_list, cons
                 KvBytes(args.v_type, static_cast<size_t>(args.v_dim)));
 }
 
-// Blocks between the one in work and the one being fetched into the second-level cache.
-inline constexpr size_t kStreamAhead = 8;
+// Blocks between the one in work and the one being fetched into the second-level cache: 16 KiB.
+// (4 to 16 KiB measure alike at head size 64; at 128, with rows 2 KiB apart, more is worse.)
+HWY_INLINE size_t StreamAhead(KvType type, int dim) {
+  const size_t row = KvBytes(type, static_cast<size_t>(dim));
+  return std::max<size_t>(2, 16384 / (row * kBlockRows));
+}
 
-// The block that follows kStreamAhead blocks after the idx-th of K's list, on into V's.
+// The block that is fetched during the idx-th of K's list: further on in the list, then V's.
 HWY_INLINE Ahead AheadOfKeys(const AttendArgs& args, const BlockList& k_list,
                              const BlockList& v_list, size_t idx) {
-  idx += kStreamAhead;
+  idx += StreamAhead(args.k_type, args.k_dim);
   if (idx < k_list.n) return {KeyBlock(args, k_list.block[idx]), args.k_stride};
   idx -= k_list.n;
   if (idx < v_list.n) return {ValueRows(args, v_list.block[idx]), args.v_stride};
   return {reinterpret_cast<const std::byte*>(args.q), 0};
 }
-// The same for V's list, on into the keys that come next.
+// The idx-th block of V's list, past its end the keys that come next.
 HWY_INLINE Ahead AheadOfValues(const AttendArgs& args, const BlockList& v_list, size_t idx) {
-  idx += kStreamAhead;
   if (idx < v_list.n) return {ValueRows(args, v_list.block[idx]), args.v_stride};
   if (args.next_k == nullptr) return {reinterpret_cast<const std::byte*>(args.q), 0};
   return {args.next_k + (idx - v_list.n) * kBlockRows * args.k_stride, args.k_stride};
@@ -124,7 +127,8 @@ HWY_INLINE void Dots(const Tile& tile, const BlockList& k_list, const BlockList&
       DotTiles<kType, kN, kB, true>(queries, 0, out, scratch, ahead);
     }
   };
-  switch (tile.n) {
+  const bool few_queries = tile.n <= kFewQueries && k_list.all_same;
+  switch (few_queries ? tile.n : 0) {
     case 1:
       few.template operator()<1, 4>();
       return few.template operator()<1, 1>();
@@ -137,78 +141,97 @@ HWY_INLINE void Dots(const Tile& tile, const BlockList& k_list, const BlockList&
     default:
       break;
   }
-  if (tile.n <= kFewQueries) {
-    for (; idx < k_list.n; ++idx) {
-      transpose(0);
-      const Ahead ahead[1] = {AheadOfKeys(args, k_list, v_list, idx)};
-      ForBatches<kFewBatch>(tile.n, [&]<size_t kN>(size_t first) HWY_ATTR {
-        float* const to[1] = {tile.At(k_list.block[idx], first)};
-        DotTiles<kType, kN, 1, true>(queries, first, to, scratch, ahead);
-      });
-    }
-    return;
-  }
   constexpr KvType kWide = kType == KvType::kQ8_0 ? KvType::kQ8_0 : KvType::kF32;
   for (; idx < k_list.n; ++idx) {
     transpose(0);
-    WidenTile<kType>(dim, scratch);
     const size_t b = k_list.block[idx];
-    const Ahead no_ahead[1] = {};
     // In a causal tile the queries that read a block are its last ones.
     size_t begin = 0, end = tile.n;
     while (tile.Mask(begin)[b] == 0) ++begin;
     while (tile.Mask(end - 1)[b] == 0) --end;
-    ForBatches<kManyBatch>(end - begin, [&]<size_t kN>(size_t first) HWY_ATTR {
-      float* const to[1] = {tile.At(b, begin + first)};
-      DotTiles<kWide, kN, 1, false>(queries, begin + first, to, scratch, no_ahead);
-    });
+    if (end - begin <= kFewQueries) {
+      const Ahead ahead[1] = {AheadOfKeys(args, k_list, v_list, idx)};
+      ForBatches<kFewBatch>(end - begin, [&]<size_t kN>(size_t first) HWY_ATTR {
+        float* const to[1] = {tile.At(b, begin + first)};
+        DotTiles<kType, kN, 1, true>(queries, begin + first, to, scratch, ahead);
+      });
+    } else {
+      const Ahead no_ahead[1] = {};
+      WidenTile<kType>(dim, scratch);
+      ForBatches<kManyBatch>(end - begin, [&]<size_t kN>(size_t first) HWY_ATTR {
+        float* const to[1] = {tile.At(b, begin + first)};
+        DotTiles<kWide, kN, 1, false>(queries, begin + first, to, scratch, no_ahead);
+      });
+    }
   }
 }
 
-// o of queries [begin, end) of the tile, who read the same rows of V, straight from the cache.
+// Lets the softmax fetch values beyond those that the dot products' end fetched, so that memory
+// does not idle: one row with each of its steps. Returns how many blocks of V will be under way.
+HWY_INLINE size_t FetchInSoftmax(const Tile& tile, const BlockList& v_list, Fetch& fetch) {
+  const AttendArgs& args = tile.args;
+  const size_t first = StreamAhead(args.k_type, args.k_dim);
+  const bool stream =
+      args.blocks == nullptr && !args.reverse && v_list.n == static_cast<size_t>(args.n_blocks);
+  if (tile.n > kFewQueries || !stream || first >= v_list.n) return first;
+  const size_t n_steps = v_list.n * ((tile.n + 3) / 4);
+  const size_t n_blocks = std::min(n_steps / kBlockRows, v_list.n - first);
+  fetch.SetRows(ValueRows(args, first), args.v_stride,
+                KvBytes(args.v_type, static_cast<size_t>(args.v_dim)), n_blocks * kBlockRows);
+  return first + n_blocks;
+}
+
+// o of all queries, who read the same rows of V, straight from the cache.
 template <KvType kType>
-HWY_INLINE void FewValues(const Tile& tile, size_t begin, size_t end, const BlockList& list,
-                          Fetch& fetch) {
+HWY_INLINE void FewValues(const Tile& tile, const BlockList& list, size_t n_fetched, Fetch& fetch) {
   const AttendArgs& args = tile.args;
   ValueBlock blocks[kChunkBlocks];
   for (size_t idx = 0; idx < list.n; ++idx) {
     const size_t at = args.reverse ? list.n - 1 - idx : idx;
     const size_t b = list.block[at];
-    blocks[idx] = {ValueRows(args, b), tile.At(b, begin), list.bits[at],
-                   AheadOfValues(args, list, idx)};
+    blocks[idx] = {ValueRows(args, b), tile.At(b, 0), list.bits[at],
+                   AheadOfValues(args, list, idx + n_fetched)};
   }
   const size_t v_dim = static_cast<size_t>(args.v_dim);
-  AddBlocksOfQueries<kType, kFewBatch, true>(
-      blocks, list.n, args.v_stride, args.reverse, end - begin, v_dim,
-      args.o + (tile.first + begin) * v_dim, KvBytes(kType, v_dim), fetch);
+  AddBlocksOfQueries<kType, kFewBatch, true>(blocks, list.n, args.v_stride, args.reverse, tile.n,
+                                             v_dim, args.o + tile.first * v_dim,
+                                             KvBytes(kType, v_dim), fetch);
 }
 
-// o of all queries, over packs of blocks that are converted to FP32 once.
+// o of all queries, over packs of blocks. A pack's blocks are read alike by all queries, or by some
+// in ways of their own; what more than two read is converted to FP32 once.
 template <KvType kType>
 HWY_INLINE void ManyValues(const Tile& tile, const BlockList& list, Fetch& fetch,
                            AttendScratch& scratch) {
   const AttendArgs& args = tile.args;
   const size_t v_dim = static_cast<size_t>(args.v_dim);
   const auto at = [&](size_t idx) { return args.reverse ? list.n - 1 - idx : idx; };
-  for (size_t first_idx = 0; first_idx < list.n; first_idx += kPack) {
-    const size_t n_blocks = std::min(kPack, list.n - first_idx);
-    const float* v32[kPack];
+  for (size_t first_idx = 0, n_blocks; first_idx < list.n; first_idx += n_blocks) {
+    n_blocks = 1;
+    while (n_blocks < kPack && first_idx + n_blocks < list.n &&
+           list.same[at(first_idx + n_blocks)] == list.same[at(first_idx)]) {
+      ++n_blocks;
+    }
+    const auto bits = [&](size_t i, size_t j) {
+      return tile.VMask(i)[list.block[at(first_idx + j)]];
+    };
+    bool wide[kPack];
     for (size_t j = 0; j < n_blocks; ++j) {
       const size_t idx = first_idx + j;
       if (idx + kPack < list.n) {
         fetch.SetRows(ValueRows(args, list.block[at(idx + kPack)]), args.v_stride,
                       KvBytes(kType, v_dim));
       }
-      const size_t b = list.block[at(idx)];
-      float* wide = scratch.v32 + j * kBlockRows * v_dim;
-      WidenRows<kType>(ValueRows(args, b), args.v_stride, list.bits[at(idx)], v_dim, wide, fetch);
-      v32[j] = wide;
+      size_t n_readers = 0;
+      for (size_t i = 0; i < tile.n && n_readers <= 2; ++i) n_readers += bits(i, j) != 0;
+      wide[j] = kType == KvType::kQ8_0 || n_readers > 2;
+      if (wide[j]) {
+        WidenRows<kType>(ValueRows(args, list.block[at(idx)]), args.v_stride, list.bits[at(idx)],
+                         v_dim, scratch.v32 + j * kBlockRows * v_dim, fetch);
+      }
     }
     // Runs of queries with equal masks.
     for (size_t begin = 0; begin < tile.n;) {
-      const auto bits = [&](size_t i, size_t j) {
-        return tile.VMask(i)[list.block[at(first_idx + j)]];
-      };
       size_t end = begin + 1;
       const auto same = [&] {
         for (size_t j = 0; j < n_blocks; ++j) {
@@ -216,51 +239,47 @@ HWY_INLINE void ManyValues(const Tile& tile, const BlockList& list, Fetch& fetch
         }
         return true;
       };
+      if (list.same[at(first_idx)]) end = tile.n;
       while (end < tile.n && same()) ++end;
-      ValueBlock blocks[kPack];
-      size_t n = 0;
-      for (size_t j = 0; j < n_blocks; ++j) {
-        blocks[n] = {reinterpret_cast<const std::byte*>(v32[j]),
-                     tile.At(list.block[at(first_idx + j)], begin), bits(begin, j),
-                     Ahead{reinterpret_cast<const std::byte*>(v32[j]), 0}};
-        n += blocks[n].bits != 0;
+      float* o = args.o + (tile.first + begin) * v_dim;
+      // Neighbours that are both wide, or both not.
+      for (size_t j = 0, j_end; j < n_blocks; j = j_end) {
+        ValueBlock blocks[kPack];
+        size_t n = 0;
+        for (j_end = j; j_end < n_blocks && wide[j_end] == wide[j]; ++j_end) {
+          if (bits(begin, j_end) == 0) continue;
+          const size_t b = list.block[at(first_idx + j_end)];
+          const std::byte* rows =
+              wide[j] ? reinterpret_cast<const std::byte*>(scratch.v32 + j_end * kBlockRows * v_dim)
+                      : ValueRows(args, b);
+          blocks[n++] = {rows, tile.At(b, begin), bits(begin, j_end), {rows, 0}};
+        }
+        if (n == 0) continue;
+        if (wide[j]) {
+          AddBlocksOfQueries<KvType::kF32, kManyBatch, false>(
+              blocks, n, v_dim * sizeof(float), args.reverse, end - begin, v_dim, o, 0, fetch);
+        } else if constexpr (kType != KvType::kQ8_0) {
+          AddBlocksOfQueries<kType, kFewBatch, false>(blocks, n, args.v_stride, args.reverse,
+                                                      end - begin, v_dim, o, 0, fetch);
+        }
       }
-      AddBlocksOfQueries<KvType::kF32, kManyBatch, false>(
-          blocks, n, v_dim * sizeof(float), args.reverse, end - begin, v_dim,
-          args.o + (tile.first + begin) * v_dim, 0, fetch);
       begin = end;
     }
   }
 }
 
 template <KvType kType>
-HWY_INLINE void Values(const Tile& tile, const BlockList& v_list, AttendScratch& scratch) {
+HWY_INLINE void Values(const Tile& tile, const BlockList& v_list, size_t n_fetched,
+                       AttendScratch& scratch) {
   const AttendArgs& args = tile.args;
   const size_t v_dim = static_cast<size_t>(args.v_dim);
   std::fill_n(args.o + tile.first * v_dim, tile.n * v_dim, 0.0f);
   Fetch fetch;
-  if (kType == KvType::kQ8_0 || tile.n > kFewQueries) {
-    return ManyValues<kType>(tile, v_list, fetch, scratch);
-  }
   if constexpr (kType != KvType::kQ8_0) {
-    for (size_t begin = 0; begin < tile.n;) {
-      const auto same = [&](size_t i) {
-        return tile.VMask(i) == tile.VMask(begin) ||
-               std::equal(tile.VMask(i), tile.VMask(i) + args.n_blocks, tile.VMask(begin));
-      };
-      size_t end = begin + 1;
-      while (end < tile.n && same(end)) ++end;
-      if (begin == 0 && end == tile.n) {
-        FewValues<kType>(tile, begin, end, v_list, fetch);
-      } else {
-        BlockList list;
-        ListBlocks(
-            args, begin, end, [&](size_t i) { return tile.VMask(i); }, list);
-        FewValues<kType>(tile, begin, end, list, fetch);
-      }
-      begin = end;
-    }
+    if (tile.n <= kFewQueries && v_list.all_same)
+      return FewValues<kType>(tile, v_list, n_fetched, fetch);
   }
+  ManyValues<kType>(tile, v_list, fetch, scratch);
 }
 
 // Calls function(tile, k_list, v_list) for tiles of up to kQueryTile queries.
@@ -290,9 +309,12 @@ void AttendChunk(const AttendArgs& args) {
            [&](const Tile& tile, const BlockList& k_list, const BlockList& v_list) HWY_ATTR {
              WithType(args.k_type,
                       [&]<KvType kType>() HWY_ATTR { Dots<kType>(tile, k_list, v_list, scratch); });
-             FinishTile(tile, k_list);
-             WithType(args.v_type,
-                      [&]<KvType kType>() HWY_ATTR { Values<kType>(tile, v_list, scratch); });
+             Fetch fetch;
+             const size_t n_fetched = FetchInSoftmax(tile, v_list, fetch);
+             FinishTile(tile, k_list, fetch);
+             WithType(args.v_type, [&]<KvType kType>() HWY_ATTR {
+               Values<kType>(tile, v_list, n_fetched, scratch);
+             });
            });
 }
 

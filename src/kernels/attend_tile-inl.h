@@ -34,7 +34,9 @@ struct Tile {
 struct BlockList {
   uint8_t block[kChunkBlocks];
   uint16_t bits[kChunkBlocks];
+  bool same[kChunkBlocks];  // every query reads these rows
   size_t n = 0;
+  bool all_same = true;
   bool whole = true;  // every query reads all 16 rows of every listed block
 };
 
@@ -43,7 +45,7 @@ template <class MaskOf>
 HWY_INLINE void ListBlocks(const AttendArgs& args, size_t begin, size_t end, const MaskOf& mask_of,
                            BlockList& list) {
   list.n = 0;
-  list.whole = true;
+  list.all_same = list.whole = true;
   for (size_t b = 0; b < static_cast<size_t>(args.n_blocks); ++b) {
     uint32_t any = 0, all = 0xFFFF;
     const uint16_t* last = nullptr;
@@ -56,7 +58,9 @@ HWY_INLINE void ListBlocks(const AttendArgs& args, size_t begin, size_t end, con
     }
     if (any == 0) continue;
     list.block[list.n] = static_cast<uint8_t>(b);
-    list.bits[list.n++] = static_cast<uint16_t>(any);
+    list.bits[list.n] = static_cast<uint16_t>(any);
+    list.same[list.n++] = all == any;
+    list.all_same &= all == any;
     list.whole &= all == 0xFFFF;
   }
 }
@@ -108,8 +112,9 @@ HWY_INLINE void FinishLogits(const Tile& tile, size_t i, const BlockList& list) 
 }
 
 // Turns kN queries' logits into weights exp(logit - max) and sums them. NaN is never the maximum.
+// Values are fetched meanwhile.
 template <size_t kN>
-HWY_INLINE void Softmax(const Tile& tile, size_t i0, const BlockList& list) {
+HWY_INLINE void Softmax(const Tile& tile, size_t i0, const BlockList& list, Fetch& later) {
   const AttendArgs& args = tile.args;
   const DF d;
   VF max[kN][kRowVectors];
@@ -136,7 +141,9 @@ HWY_INLINE void Softmax(const Tile& tile, size_t i0, const BlockList& list) {
     shift[i] = hn::Set(d, none ? 0.0f : largest);
     for (size_t g = 0; g < kRowVectors; ++g) sum[i][g] = hn::Zero(d);
   }
+  Fetch fetch = later;  // in registers
   for (size_t idx = 0; idx < list.n; ++idx) {
+    fetch.Row();
     float* rows = tile.At(list.block[idx], i0);
     for (size_t i = 0; i < kN; ++i) {
       for (size_t g = 0; g < kRowVectors; ++g) {
@@ -147,6 +154,7 @@ HWY_INLINE void Softmax(const Tile& tile, size_t i0, const BlockList& list) {
       }
     }
   }
+  later = fetch;
   for (size_t i = 0; i < kN; ++i) args.sum[tile.first + i0 + i] = SumOfLanes(sum[i]);
 }
 
@@ -166,22 +174,22 @@ HWY_INLINE float SumOfValueRows(const Tile& tile, size_t i, const BlockList& lis
   return SumOfLanes(sum);
 }
 
-HWY_INLINE void FinishTile(const Tile& tile, const BlockList& list) {
+HWY_INLINE void FinishTile(const Tile& tile, const BlockList& list, Fetch& fetch) {
   const AttendArgs& args = tile.args;
   if (!list.whole || args.bias != nullptr || args.softcap > 0) {
     for (size_t i = 0; i < tile.n; ++i) FinishLogits(tile, i, list);
   }
   size_t i = 0;
-  for (; i + 4 <= tile.n; i += 4) Softmax<4>(tile, i, list);
+  for (; i + 4 <= tile.n; i += 4) Softmax<4>(tile, i, list, fetch);
   switch (tile.n - i) {
     case 3:
-      Softmax<3>(tile, i, list);
+      Softmax<3>(tile, i, list, fetch);
       break;
     case 2:
-      Softmax<2>(tile, i, list);
+      Softmax<2>(tile, i, list, fetch);
       break;
     case 1:
-      Softmax<1>(tile, i, list);
+      Softmax<1>(tile, i, list, fetch);
       break;
     default:
       break;

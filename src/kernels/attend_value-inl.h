@@ -52,7 +52,7 @@ struct ValueBlock {
 };
 
 // Blocks between the one in work and the one being fetched. 1 to 3 measure alike.
-inline constexpr size_t kFetchAhead = 2;
+inline constexpr size_t kFetchAhead = 1;
 
 // o[i][c …] += weights times rows for kN queries and kC vectors of channels, over all blocks.
 // fetch_bytes: bytes of a row to fetch ahead, 0 for none.
@@ -121,13 +121,19 @@ HWY_INLINE void AddBlocksOfQueries(const ValueBlock* blocks, size_t n_blocks, si
 // Converts the rows of `bits` of one block to FP32, row r to v32 + r * v_dim.
 template <KvType kType>
 HWY_INLINE void WidenRows(const std::byte* v, size_t stride, uint32_t bits, size_t v_dim,
-                          float* HWY_RESTRICT v32, Fetch& fetch) {
-  ForRows(bits, false, [&](size_t row) HWY_ATTR {
+                          float* HWY_RESTRICT v32, Fetch& later) {
+  Fetch fetch = later;  // in registers
+  const auto widen = [&](size_t row) HWY_ATTR {
     fetch.Row();
-    for (size_t c = 0; c < v_dim; c += kLanes) {
+    for (size_t c = 0; c < v_dim; c += kLanes)
       hn::Store(Stored<kType>::Load(v + row * stride, c), DF(), v32 + row * v_dim + c);
-    }
-  });
+  };
+  if (bits == 0xFFFF) {
+    for (size_t row = 0; row < kBlockRows; ++row) widen(row);
+  } else {
+    ForRows(bits, false, widen);
+  }
+  later = fetch;
 }
 
 // The same for q8_0, with the scales of 16 rows converted at once.

@@ -148,13 +148,13 @@ HWY_INLINE VF MaxNumber(VF value, VF so_far) {
 // of 9 GB/s from memory).
 class Fetch {
  public:
-  // Into the first-level cache: 16 rows of `bytes` bytes, one with each Row().
-  HWY_INLINE void SetRows(const std::byte* rows, size_t stride, size_t bytes) {
+  // Into the first-level cache: rows of `bytes` bytes, one with each Row().
+  HWY_INLINE void SetRows(const std::byte* rows, size_t stride, size_t bytes, size_t n_rows = 16) {
     row_ = rows;
     stride_ = stride;
     second_ = bytes > 64 ? 64 : bytes - 1;
     bytes_ = bytes;
-    rows_left_ = 16;
+    rows_left_ = n_rows;
   }
   HWY_INLINE void Row() {
     if (rows_left_ == 0) return;
