@@ -130,7 +130,8 @@ class Candidate {
     const KvView view = caches_.View(0, shape_.n_rows);
 #pragma omp parallel for num_threads(n_threads_) schedule(dynamic, 4)
     for (int job = 0; job < n_runs * n_heads; ++job) {
-      const int head = job % n_heads, run = job / n_heads;
+      // Head by head: one head's rows stay in the last-level cache.
+      const int head = job / n_runs, run = job % n_runs;
       const int kv_head = head / shape_.group();
       AttendArgs args;
       args.k = view.KeyRow(kv_head, 0);

@@ -156,9 +156,11 @@ HWY_INLINE void Dots(const Tile& tile, const BlockList& k_list, const BlockList&
         DotTiles<kType, kN, 1, true>(queries, begin + first, to, scratch, ahead);
       });
     } else {
-      const Ahead no_ahead[1] = {};
+      const Ahead ahead = AheadOfKeys(args, k_list, v_list, idx), no_ahead[1] = {};
+      const size_t n_batches = (end - begin + kManyBatch - 1) / kManyBatch;
       WidenTile<kType>(dim, scratch);
       ForBatches<kManyBatch>(end - begin, [&]<size_t kN>(size_t first) HWY_ATTR {
+        FetchPart(ahead, KvBytes(kType, dim), first / kManyBatch, n_batches);
         float* const to[1] = {tile.At(b, begin + first)};
         DotTiles<kWide, kN, 1, false>(queries, begin + first, to, scratch, no_ahead);
       });
@@ -193,77 +195,75 @@ HWY_INLINE void FewValues(const Tile& tile, const BlockList& list, size_t n_fetc
                    AheadOfValues(args, list, idx + n_fetched)};
   }
   const size_t v_dim = static_cast<size_t>(args.v_dim);
-  AddBlocksOfQueries<kType, kFewBatch, true>(blocks, list.n, args.v_stride, args.reverse, tile.n,
-                                             v_dim, args.o + tile.first * v_dim,
-                                             KvBytes(kType, v_dim), fetch);
+  AddBlocksOfQueries<kType, kFewBatch, FetchMode::kStream>(
+      blocks, list.n, args.v_stride, args.reverse, tile.n, v_dim, args.o + tile.first * v_dim,
+      KvBytes(kType, v_dim), fetch);
 }
 
-// o of all queries, over packs of blocks. A pack's blocks are read alike by all queries, or by some
-// in ways of their own; what more than two read is converted to FP32 once.
+// o of all queries, over packs of blocks: of some that all queries read alike, of some that they
+// read in ways of their own, both converted to FP32 once, or of such that one or two of them read
+// straight from the cache.
 template <KvType kType>
 HWY_INLINE void ManyValues(const Tile& tile, const BlockList& list, Fetch& fetch,
                            AttendScratch& scratch) {
   const AttendArgs& args = tile.args;
   const size_t v_dim = static_cast<size_t>(args.v_dim);
   const auto at = [&](size_t idx) { return args.reverse ? list.n - 1 - idx : idx; };
-  for (size_t first_idx = 0, n_blocks; first_idx < list.n; first_idx += n_blocks) {
-    n_blocks = 1;
-    while (n_blocks < kPack && first_idx + n_blocks < list.n &&
-           list.same[at(first_idx + n_blocks)] == list.same[at(first_idx)]) {
-      ++n_blocks;
+  enum class Kind : uint8_t { kSame, kOwn, kRare };
+  const auto kind = [&](size_t idx) {
+    if (list.same[at(idx)]) return Kind::kSame;
+    size_t n_readers = 0;
+    for (size_t i = 0; i < tile.n && n_readers <= 2; ++i)
+      n_readers += tile.VMask(i)[list.block[at(idx)]] != 0;
+    return n_readers > 2 || kType == KvType::kQ8_0 ? Kind::kOwn : Kind::kRare;
+  };
+  Kind next_kind = kind(0);
+  for (size_t first_idx = 0, end_idx; first_idx < list.n; first_idx = end_idx) {
+    const Kind pack_kind = next_kind;
+    const bool rare = pack_kind == Kind::kRare;
+    const size_t most = rare ? list.n : std::min(first_idx + kPack, list.n);
+    for (end_idx = first_idx + 1; end_idx < list.n; ++end_idx) {
+      next_kind = kind(end_idx);
+      if (end_idx == most || next_kind != pack_kind) break;
     }
-    const auto bits = [&](size_t i, size_t j) {
-      return tile.VMask(i)[list.block[at(first_idx + j)]];
-    };
-    bool wide[kPack];
-    for (size_t j = 0; j < n_blocks; ++j) {
-      const size_t idx = first_idx + j;
-      if (idx + kPack < list.n) {
-        fetch.SetRows(ValueRows(args, list.block[at(idx + kPack)]), args.v_stride,
-                      KvBytes(kType, v_dim));
-      }
-      size_t n_readers = 0;
-      for (size_t i = 0; i < tile.n && n_readers <= 2; ++i) n_readers += bits(i, j) != 0;
-      wide[j] = kType == KvType::kQ8_0 || n_readers > 2;
-      if (wide[j]) {
+    if (!rare) {
+      for (size_t idx = first_idx; idx < end_idx; ++idx) {
         WidenRows<kType>(ValueRows(args, list.block[at(idx)]), args.v_stride, list.bits[at(idx)],
-                         v_dim, scratch.v32 + j * kBlockRows * v_dim, fetch);
+                         v_dim, scratch.v32 + (idx - first_idx) * kBlockRows * v_dim, fetch);
       }
     }
     // Runs of queries with equal masks.
-    for (size_t begin = 0; begin < tile.n;) {
-      size_t end = begin + 1;
-      const auto same = [&] {
-        for (size_t j = 0; j < n_blocks; ++j) {
-          if (bits(end, j) != bits(begin, j)) return false;
-        }
-        return true;
+    const auto bits = [&](size_t i, size_t idx) { return tile.VMask(i)[list.block[at(idx)]]; };
+    for (size_t begin = 0, end; begin < tile.n; begin = end) {
+      end = pack_kind == Kind::kSame ? tile.n : begin + 1;
+      const auto as_begin = [&](size_t i) {
+        size_t idx = first_idx;
+        while (idx < end_idx && bits(i, idx) == bits(begin, idx)) ++idx;
+        return idx == end_idx;
       };
-      if (list.same[at(first_idx)]) end = tile.n;
-      while (end < tile.n && same()) ++end;
-      float* o = args.o + (tile.first + begin) * v_dim;
-      // Neighbours that are both wide, or both not.
-      for (size_t j = 0, j_end; j < n_blocks; j = j_end) {
-        ValueBlock blocks[kPack];
-        size_t n = 0;
-        for (j_end = j; j_end < n_blocks && wide[j_end] == wide[j]; ++j_end) {
-          if (bits(begin, j_end) == 0) continue;
-          const size_t b = list.block[at(first_idx + j_end)];
-          const std::byte* rows =
-              wide[j] ? reinterpret_cast<const std::byte*>(scratch.v32 + j_end * kBlockRows * v_dim)
-                      : ValueRows(args, b);
-          blocks[n++] = {rows, tile.At(b, begin), bits(begin, j_end), {rows, 0}};
-        }
-        if (n == 0) continue;
-        if (wide[j]) {
-          AddBlocksOfQueries<KvType::kF32, kManyBatch, false>(
-              blocks, n, v_dim * sizeof(float), args.reverse, end - begin, v_dim, o, 0, fetch);
-        } else if constexpr (kType != KvType::kQ8_0) {
-          AddBlocksOfQueries<kType, kFewBatch, false>(blocks, n, args.v_stride, args.reverse,
-                                                      end - begin, v_dim, o, 0, fetch);
-        }
+      while (end < tile.n && as_begin(end)) ++end;
+      ValueBlock blocks[kChunkBlocks];
+      size_t n = 0;
+      for (size_t idx = first_idx; idx < end_idx; ++idx) {
+        const uint32_t rows = bits(begin, idx);
+        if (rows == 0) continue;
+        const size_t b = list.block[at(idx)];
+        const float* v32 = scratch.v32 + (idx - first_idx) * kBlockRows * v_dim;
+        blocks[n++] = {
+            pack_kind == Kind::kRare ? ValueRows(args, b) : reinterpret_cast<const std::byte*>(v32),
+            tile.At(b, begin), rows, AheadOfValues(args, list, idx + (rare ? 2 * kPack : kPack))};
       }
-      begin = end;
+      float* o = args.o + (tile.first + begin) * v_dim;
+      if (n == 0) continue;
+      if (!rare) {
+        // Only what all read is worth fetching a pack ahead: other packs are short.
+        AddBlocksOfQueries<KvType::kF32, kManyBatch, FetchMode::kParts>(
+            blocks, n, v_dim * sizeof(float), args.reverse, end - begin, v_dim, o,
+            pack_kind == Kind::kSame ? KvBytes(kType, v_dim) : 0, fetch);
+      } else if constexpr (kType != KvType::kQ8_0) {
+        AddBlocksOfQueries<kType, kFewBatch, FetchMode::kStream>(
+            blocks, n, args.v_stride, args.reverse, end - begin, v_dim, o, 0, fetch);
+      }
     }
   }
 }
@@ -279,7 +279,7 @@ HWY_INLINE void Values(const Tile& tile, const BlockList& v_list, size_t n_fetch
     if (tile.n <= kFewQueries && v_list.all_same)
       return FewValues<kType>(tile, v_list, n_fetched, fetch);
   }
-  ManyValues<kType>(tile, v_list, fetch, scratch);
+  if (v_list.n != 0) ManyValues<kType>(tile, v_list, fetch, scratch);
 }
 
 // Calls function(tile, k_list, v_list) for tiles of up to kQueryTile queries.

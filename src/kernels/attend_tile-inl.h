@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "kernels/attend.h"
+#include "kernels/attend_scratch.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -174,8 +175,25 @@ HWY_INLINE float SumOfValueRows(const Tile& tile, size_t i, const BlockList& lis
   return SumOfLanes(sum);
 }
 
+// With few queries that read different blocks, each query passes over its own.
+HWY_INLINE void FinishOneByOne(const Tile& tile, Fetch& fetch) {
+  const AttendArgs& args = tile.args;
+  for (size_t i = 0; i < tile.n; ++i) {
+    BlockList own;
+    ListBlocks(
+        args, i, i + 1, [&](size_t query) { return tile.Mask(query); }, own);
+    if (!own.whole || args.bias != nullptr || args.softcap > 0) FinishLogits(tile, i, own);
+    Softmax<1>(tile, i, own, fetch);
+    if (args.sum_v == nullptr) continue;
+    const size_t query = tile.first + i;
+    args.sum_v[query] =
+        tile.VMask(i) == tile.Mask(i) ? args.sum[query] : SumOfValueRows(tile, i, own);
+  }
+}
+
 HWY_INLINE void FinishTile(const Tile& tile, const BlockList& list, Fetch& fetch) {
   const AttendArgs& args = tile.args;
+  if (!list.all_same && tile.n <= kFewQueries) return FinishOneByOne(tile, fetch);
   if (!list.whole || args.bias != nullptr || args.softcap > 0) {
     for (size_t i = 0; i < tile.n; ++i) FinishLogits(tile, i, list);
   }

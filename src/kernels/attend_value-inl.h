@@ -54,12 +54,17 @@ struct ValueBlock {
 // Blocks between the one in work and the one being fetched. 1 to 3 measure alike.
 inline constexpr size_t kFetchAhead = 1;
 
+// How a pass over blocks fetches meanwhile: kStream, the blocks kFetchAhead further on into the
+// first-level cache and each block's `ahead` into the second; kParts, a share of each `ahead`,
+// since other passes over the same blocks fetch the rest; or not at all.
+enum class FetchMode { kStream, kParts };
+
 // o[i][c …] += weights times rows for kN queries and kC vectors of channels, over all blocks.
-// fetch_bytes: bytes of a row to fetch ahead, 0 for none.
-template <KvType kType, size_t kN, size_t kC, bool kFetch>
+// fetch_bytes: bytes of a row to fetch, 0 for none; part, n_parts: of FetchMode::kParts.
+template <KvType kType, size_t kN, size_t kC, FetchMode kFetch>
 HWY_INLINE void AddBlocks(const ValueBlock* blocks, size_t n_blocks, size_t stride, bool reverse,
                           size_t first, size_t c, size_t v_dim, float* HWY_RESTRICT o,
-                          size_t fetch_bytes, Fetch& fetch) {
+                          size_t fetch_bytes, size_t part, size_t n_parts, Fetch& fetch) {
   const DF d;
   VF sums[kN][kC];
   float* HWY_RESTRICT to = o + first * v_dim + c;
@@ -75,12 +80,14 @@ HWY_INLINE void AddBlocks(const ValueBlock* blocks, size_t n_blocks, size_t stri
     const float* HWY_RESTRICT weights = blocks[b].weights + first * kBlockRows;
     const std::byte* ahead = blocks[b].ahead.rows + c * kValueBytes;
     const size_t ahead_stride = blocks[b].ahead.stride;
-    if (fetch_bytes != 0 && b + kFetchAhead < n_blocks)
+    if (kFetch == FetchMode::kParts && fetch_bytes != 0)
+      FetchPart(blocks[b].ahead, fetch_bytes, part, n_parts);
+    if (kFetch == FetchMode::kStream && fetch_bytes != 0 && b + kFetchAhead < n_blocks)
       later.SetRows(blocks[b + kFetchAhead].v, stride, fetch_bytes);
     if (blocks[b].bits == 0xFFFF && !reverse) {
       for (size_t row = 0; row < kBlockRows; ++row) {
-        later.Row();
-        if (kFetch) {
+        if (kFetch == FetchMode::kStream) {
+          later.Row();
           for (size_t line = 0; line < kLines; ++line) FetchLine(ahead + line * 64);
           ahead += ahead_stride;
         }
@@ -88,7 +95,7 @@ HWY_INLINE void AddBlocks(const ValueBlock* blocks, size_t n_blocks, size_t stri
       }
     } else {
       ForRows(blocks[b].bits, reverse, [&](size_t row) HWY_ATTR {
-        later.Row();
+        if (kFetch == FetchMode::kStream) later.Row();
         AddRow<kType, kN, kC>(v + row * stride, c, weights + row, sums);
       });
     }
@@ -100,20 +107,24 @@ HWY_INLINE void AddBlocks(const ValueBlock* blocks, size_t n_blocks, size_t stri
 }
 
 // AddBlocks over all channels for n queries that read the same rows.
-template <KvType kType, size_t kMost, bool kFetch>
+template <KvType kType, size_t kMost, FetchMode kFetch>
 HWY_INLINE void AddBlocksOfQueries(const ValueBlock* blocks, size_t n_blocks, size_t stride,
                                    bool reverse, size_t n, size_t v_dim, float* o,
                                    size_t fetch_bytes, Fetch& fetch) {
   ForBatches<kMost>(n, [&]<size_t kN>(size_t first) HWY_ATTR {
     constexpr size_t kC = kChannelVectors<kN>;
     size_t c = 0;
+    const auto bytes = [&] {
+      return c == 0 && (first == 0 || kFetch == FetchMode::kParts) ? fetch_bytes : 0;
+    };
+    const size_t part = first / kMost, n_parts = (n + kMost - 1) / kMost;
     for (; c + kC * kLanes <= v_dim; c += kC * kLanes) {
       AddBlocks<kType, kN, kC, kFetch>(blocks, n_blocks, stride, reverse, first, c, v_dim, o,
-                                       first + c == 0 ? fetch_bytes : 0, fetch);
+                                       bytes(), part, n_parts, fetch);
     }
     for (; c < v_dim; c += kLanes) {
       AddBlocks<kType, kN, 1, kFetch>(blocks, n_blocks, stride, reverse, first, c, v_dim, o,
-                                      first + c == 0 ? fetch_bytes : 0, fetch);
+                                      bytes(), part, n_parts, fetch);
     }
   });
 }

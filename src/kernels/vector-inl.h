@@ -177,6 +177,13 @@ struct Ahead {
   size_t stride;
 };
 HWY_INLINE void FetchLine(const std::byte* at) { __builtin_prefetch(at, 0, 2); }
+// The part-th of n_parts of a block ahead, all lines of its rows.
+HWY_INLINE void FetchPart(const Ahead& ahead, size_t bytes, size_t part, size_t n_parts) {
+  for (size_t row = 16 * part / n_parts; row < 16 * (part + 1) / n_parts; ++row) {
+    const std::byte* at = ahead.rows + row * ahead.stride;
+    for (size_t offset = 0; offset < bytes; offset += 64) FetchLine(at + offset);
+  }
+}
 
 // The largest lane; none is NaN.
 HWY_INLINE float LargestLane(VF lanes) {
