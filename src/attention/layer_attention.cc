@@ -277,7 +277,6 @@ class NodeRunner {
       if (split) scratch.v_masks[h] = choice.VMask(h) + unit.begin;
     }
     args.v_masks = split ? scratch.v_masks.data() : nullptr;
-    args.sum_v = split ? scratch.sum_v.data() : nullptr;
   }
 
   static bool AnyRow(const uint16_t* words, int n) {
@@ -342,12 +341,14 @@ class NodeRunner {
     }
   }
 
-  // args: prepared for the unit's tile and KV head. False where no query reads a row of it.
-  bool Attend(const WorkUnit& unit, const WorkUnit* next, QueryScratch& scratch,
+  // args: prepared for the unit's tile and KV head; sum_v: where it goes where V is read for fewer
+  // rows than K. False where no query reads a row of it.
+  bool Attend(const WorkUnit& unit, const WorkUnit* next, float* sum_v, QueryScratch& scratch,
               AttendArgs& args) const {
     const RowTile& tile = work_.tiles[unit.tile];
     if (tile.selection != nullptr) {
       AtList(tile, unit.kv_head, Choice(unit.tile, unit.kv_head), unit, scratch, args);
+      if (args.v_masks != nullptr) args.sum_v = sum_v;
     } else {
       if (!AtBlocks(tile, unit.kv_head, unit.begin, unit.n_blocks, scratch, args)) return false;
       if (next != nullptr && next->tile == unit.tile && next->n_blocks == kChunkBlocks)
@@ -382,7 +383,9 @@ class NodeRunner {
         sum.assign(n_queries, 0.0f);
         sum_v.assign(n_queries, 0.0f);
         for (int u = 0; u < run.n_units; ++u) {
-          if (!Attend(work_.units[run.first_unit + u * run.step], nullptr, scratch, args)) continue;
+          if (!Attend(work_.units[run.first_unit + u * run.step], nullptr, scratch.sum_v.data(),
+                      scratch, args))
+            continue;
           for (int i = 0; i < n_queries; ++i) {
             MergeState({&o[i * v_dim], &max[i], &sum[i], split ? &sum_v[i] : nullptr},
                        {&scratch.o[i * v_dim], &scratch.max[i], &scratch.sum[i],
@@ -407,10 +410,15 @@ class NodeRunner {
     for (const RowTile& tile : work_.tiles)
       max_queries = std::max(max_queries, tile.n_rows() * group_);
     const size_t n_units = work_.units.size();
-    // One slot a (unit, query): o, max, sum, sum_v. max = -inf marks the empty state.
-    const size_t slot = v_dim + 3;
-    if (work_.partials.size() < n_units * max_queries * slot)
-      work_.partials.resize(n_units * max_queries * slot);
+    // A unit's states, one after the other: o, then max, sum and sum_v of every query. max = -inf
+    // marks the empty state.
+    const size_t slot = static_cast<size_t>(max_queries) * (v_dim + 3);
+    if (work_.partials.size() < n_units * slot) work_.partials.resize(n_units * slot);
+    const auto partial = [&](size_t unit) {
+      float* o = work_.partials.data() + unit * slot;
+      float* max = o + static_cast<size_t>(max_queries) * v_dim;
+      return Partial{o, max, max + max_queries, max + 2 * max_queries};
+    };
     const int n_runs = static_cast<int>(work_.runs.size());
 #pragma omp parallel num_threads(n_threads_)
     {
@@ -419,16 +427,11 @@ class NodeRunner {
       const size_t end = n_units * (thread + 1) / n_team;
       for (size_t u = n_units * thread / n_team; u < end; ++u) {
         const WorkUnit& unit = work_.units[u];
+        const Partial out = partial(u);
         AttendArgs args = Prepare(work_.tiles[unit.tile], unit.kv_head, scratch);
-        const bool any = Attend(unit, u + 1 < end ? &work_.units[u + 1] : nullptr, scratch, args);
-        const int n_queries = args.n_queries;
-        for (int i = 0; i < n_queries; ++i) {
-          float* to = work_.partials.data() + (u * max_queries + i) * slot;
-          to[v_dim] = any ? scratch.max[i] : kMinusInf;
-          to[v_dim + 1] = any ? scratch.sum[i] : 0.0f;
-          to[v_dim + 2] = any ? scratch.sum_v[i] : 0.0f;
-          if (any) std::memcpy(to, &scratch.o[i * v_dim], sizeof(float) * v_dim);
-        }
+        args.o = out.o, args.max = out.max, args.sum = out.sum;
+        if (!Attend(unit, u + 1 < end ? &work_.units[u + 1] : nullptr, out.sum_v, scratch, args))
+          std::fill_n(out.max, args.n_queries, kMinusInf);
       }
 #pragma omp barrier
 #pragma omp for schedule(static)
@@ -443,10 +446,11 @@ class NodeRunner {
           float max = kMinusInf, sum = 0.0f, sum_v = 0.0f;
           for (int u = 0; u < run.n_units; ++u) {
             const size_t unit = static_cast<size_t>(run.first_unit) + u * run.step;
-            float* from = work_.partials.data() + (unit * max_queries + i) * slot;
-            if (from[v_dim] == kMinusInf) continue;
+            const Partial from = partial(unit);
+            if (from.max[i] == kMinusInf) continue;
             MergeState({o.data(), &max, &sum, split ? &sum_v : nullptr},
-                       {from, from + v_dim, from + v_dim + 1, split ? from + v_dim + 2 : nullptr},
+                       {from.o + static_cast<size_t>(i) * v_dim, from.max + i, from.sum + i,
+                        split ? from.sum_v + i : nullptr},
                        v_dim);
           }
           Finish(tile, tile.row_begin + i / group_, kv_head * group_ + i % group_, o.data(), max,
@@ -455,6 +459,10 @@ class NodeRunner {
       }
     }
   }
+
+  struct Partial {
+    float *o, *max, *sum, *sum_v;
+  };
 
   const AttentionNode& node_;
   LayerCache& cache_;

@@ -65,7 +65,7 @@ struct Workspace {
     int first_unit, step, n_units;
   };
   std::vector<UnitRun> runs;
-  std::vector<float> partials;  // [n_units][queries of the largest tile][v_dim + 3]
+  std::vector<float> partials;  // [n_units][queries of the largest tile, v_dim + 3]
 };
 
 // One thread's arguments for a call of the kernel.

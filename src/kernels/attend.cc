@@ -341,8 +341,9 @@ void RowLogits(const AttendArgs& args, float* out) {
 void MergeState(const AttendState& into, const AttendState& from, int v_dim) {
   const DF d;
   const float max = *from.max > *into.max ? *from.max : *into.max;
-  const float scale_into = ExpNonPositive(*into.max - max);
-  const float scale_from = ExpNonPositive(*from.max - max);
+  // One of the two is exp(0) = 1, unless a maximum is NaN.
+  const float scale_into = *into.max == max ? 1.0f : ExpNonPositive(*into.max - max);
+  const float scale_from = *from.max == max ? 1.0f : ExpNonPositive(*from.max - max);
   const VF a = hn::Set(d, scale_into), b = hn::Set(d, scale_from);
   for (size_t c = 0; c < static_cast<size_t>(v_dim); c += kLanes) {
     const VF scaled = hn::Mul(hn::LoadU(d, into.o + c), a);
