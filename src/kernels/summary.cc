@@ -52,7 +52,9 @@ void SummarizeRows(const std::byte* rows, size_t stride, KvType type, int n, int
   });
 }
 
-// Scores of kTiles tiles. Channel c is read from high where q[c] >= 0 and from low elsewhere.
+// Scores of kTiles tiles; the next kTiles are fetched meanwhile: summaries come from the last-level
+// cache or from memory, and this reads nothing twice. Channel c is read from high where q[c] >= 0
+// and from low elsewhere.
 template <size_t kTiles>
 HWY_INLINE void ScoreTiles(const uint16_t* low, const uint16_t* high, size_t dim, const float* q,
                            float scale, float* scores) {
@@ -66,6 +68,7 @@ HWY_INLINE void ScoreTiles(const uint16_t* low, const uint16_t* high, size_t dim
       const VF q0 = hn::Set(d, q[c]);
       const VF q1 = hn::Set(d, q[c + 1]);
       for (size_t t = 0; t < kTiles; ++t) {
+        hwy::Prefetch(from0 + (kTiles + t) * dim * kTileBlocks);
         even[t] = hn::MulAdd(LoadF16(d, from0 + t * dim * kTileBlocks), q0, even[t]);
         odd[t] = hn::MulAdd(LoadF16(d, from1 + t * dim * kTileBlocks), q1, odd[t]);
       }
