@@ -159,8 +159,7 @@ class NodeRunner {
     const std::span<const uint16_t> visible = Visible(single);
     const int n_visible = CountRows(visible);
     StreamCache& stream = cache_.Stream(node_.first_stream + single.stream);
-    selection.dense = true;
-    selection.reason = Fallback::kNone;
+    selection.Reset();
     if (!policy_.is_dense()) {
       if (!stream.writes_seen) {
         selection.reason = Fallback::kUntracked;

@@ -156,11 +156,7 @@ FramePolicy::FramePolicy(const FrameOptions& options, std::unique_ptr<const Bloc
 void FramePolicy::Select(const LayerQuery& query, Selection& selection) const {
   static thread_local ChoiceScratch scratch;
   ChoiceScratch& s = scratch;
-  selection.dense = true;
-  selection.reason = Fallback::kNone;
-  selection.v_masks.clear();
-  selection.rest_value.clear();
-  selection.summary_bytes = 0;
+  selection.Reset();
   if (options_.dense_layers.Contains(query.layer)) {
     selection.reason = Fallback::kLayer;
     return;

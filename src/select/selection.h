@@ -36,6 +36,18 @@ struct Selection {
   // Bytes read to choose, all KV heads: summaries, codes, and K rows read beyond k_masks.
   uint64_t summary_bytes = 0;
 
+  // As made, but for the memory that its sets have.
+  void Reset() {
+    dense = true;
+    reason = Fallback::kNone;
+    per_query_head = false;
+    n_blocks = 0;
+    k_masks.clear();
+    v_masks.clear();
+    rest_value.clear();
+    summary_bytes = 0;
+  }
+
   uint16_t* KMask(int set) { return k_masks.data() + static_cast<size_t>(set) * n_blocks; }
   const uint16_t* KMask(int set) const {
     return k_masks.data() + static_cast<size_t>(set) * n_blocks;
