@@ -17,7 +17,9 @@ void Visibility::Scan(const AttentionNode& node, int n_threads) {
   n_blocks_ = BlocksFor(node.kv.n_rows);
   if (node.mask == nullptr) {
     // Every query row sees every row: one set of words serves them all.
+    n_streams_ = n_heads_ = 1;
     n_rows_ = node.n_rows;
+    has_bias_ = false;
     bits_.assign(static_cast<size_t>(n_rows_) * n_blocks_, 0);
     for (int r = 0; r < n_rows_; ++r) {
       AddRange({bits_.data() + static_cast<size_t>(r) * n_blocks_, static_cast<size_t>(n_blocks_)},
