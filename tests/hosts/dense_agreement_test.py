@@ -96,7 +96,7 @@ class TinyModel(host.HostTest):
 class DefaultModel(host.HostTest):
     def test_likelihood_of_512_tokens(self):
         text = host.gpl_text(4000)
-        found = {}
+        found, log_p = {}, {}
         for with_plugin in (False, True):
             with host.Probe(with_plugin=with_plugin) as probe:
                 shape = probe.load_model(host.default_model())
@@ -104,14 +104,19 @@ class DefaultModel(host.HostTest):
                 probe.context(n_ctx=1024)
                 logits = probe.decode(tokens[:512], 0, outputs="all").astype(np.float64)
                 logits -= logits.max(axis=1, keepdims=True)
-                nll = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(512), tokens[1:513]]
-                found[with_plugin] = nll.mean()
+                log_p[with_plugin] = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+                found[with_plugin] = -log_p[with_plugin][np.arange(512), tokens[1:513]].mean()
                 if with_plugin:
                     self.assertEqual(probe.counters()["multi_rows"], 512 * shape["n_layer"])
-        print(f"mean NLL of 512 tokens: llama.cpp {found[False]:.5f}, plug-in {found[True]:.5f}")
+        kl = (np.exp(log_p[False]) * (log_p[False] - log_p[True])).sum(axis=1).mean()
+        print(f"mean NLL of 512 tokens: llama.cpp {found[False]:.5f}, plug-in {found[True]:.5f}; mean KL {kl:.5f}")
         # A model that reads English: far below the log of its vocabulary (10.8).
         self.assertLess(found[False], 3.5)
-        self.assertLess(abs(found[True] - found[False]), 0.01)
+        # Two arithmetics that differ in the last bits are .004 apart on this model, whose matrix products round
+        # activations to 8 bits (measured between two versions of the plug-in, each 1e-6 from attention in double):
+        # single tokens by .1, their mean by up to .02, since they share their context.
+        self.assertLess(kl, 0.01)
+        self.assertLess(abs(found[True] - found[False]), 0.03)
 
 
 if __name__ == "__main__":
