@@ -62,18 +62,4 @@ RowMask LastRows(std::span<const uint16_t> mask, int count) {
   return out;
 }
 
-int LastRow(std::span<const uint16_t> mask) {
-  for (size_t b = mask.size(); b-- > 0;) {
-    if (mask[b] != 0) return static_cast<int>(b) * kBlockRows + std::bit_width(mask[b]) - 1;
-  }
-  return -1;
-}
-
-int FirstRow(std::span<const uint16_t> mask) {
-  for (size_t b = 0; b < mask.size(); ++b) {
-    if (mask[b] != 0) return static_cast<int>(b) * kBlockRows + std::countr_zero(mask[b]);
-  }
-  return -1;
-}
-
 }  // namespace condense

@@ -83,9 +83,5 @@ std::vector<RowRange> ToRanges(std::span<const uint16_t> mask);
 // The first (last) `count` set rows as a mask of their own; all of them where there are fewer.
 RowMask FirstRows(std::span<const uint16_t> mask, int count);
 RowMask LastRows(std::span<const uint16_t> mask, int count);
-// Highest set row, or -1.
-int LastRow(std::span<const uint16_t> mask);
-// Lowest set row, or -1.
-int FirstRow(std::span<const uint16_t> mask);
 
 }  // namespace condense

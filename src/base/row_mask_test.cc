@@ -24,15 +24,23 @@ TEST(RowMaskTest, FirstAndLastRowsAreTakenFromEitherEnd) {
   EXPECT_EQ(ToRanges(LastRows(mask, 12)), (std::vector<RowRange>{{18, 20}, {50, 60}}));
   EXPECT_EQ(CountRows(FirstRows(mask, 1000)), 25);
   EXPECT_EQ(CountRows(LastRows(mask, 0)), 0);
-  EXPECT_EQ(FirstRow(mask), 5);
-  EXPECT_EQ(LastRow(mask), 59);
+}
+
+TEST(RowMaskTest, CountsWordsOfAnyNumber) {
+  for (int n_blocks : {1, 3, 4, 5, 8, 9}) {
+    RowMask a(n_blocks, 0), b(n_blocks + 2, 0);
+    AddRange(a, {1, n_blocks * kBlockRows});
+    AddRange(b, {7, n_blocks * kBlockRows + 20});
+    EXPECT_EQ(CountRows(a), n_blocks * kBlockRows - 1);
+    EXPECT_EQ(CountRows(b), n_blocks * kBlockRows + 13);
+    EXPECT_EQ(CountCommonRows(a, b), n_blocks * kBlockRows - 7);
+    EXPECT_EQ(CountCommonRows(b, a), n_blocks * kBlockRows - 7);
+  }
 }
 
 TEST(RowMaskTest, EmptyMaskHasNoRows) {
   const RowMask mask(3, 0);
   EXPECT_TRUE(ToRanges(mask).empty());
-  EXPECT_EQ(FirstRow(mask), -1);
-  EXPECT_EQ(LastRow(mask), -1);
   EXPECT_EQ(CountRows(LastRows(mask, 5)), 0);
 }
 

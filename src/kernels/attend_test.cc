@@ -197,6 +197,59 @@ TEST_P(AttendTest, QueriesTogetherEqualEachAlone) {
   }
 }
 
+// A list of blocks anywhere in the cache, against the same rows copied next to each other.
+TEST_P(AttendTest, ListedBlocksEqualTheSameRowsInPlace) {
+  const std::vector<int32_t> blocks = {5, 2, 30, 17, 9, 31, 0, 18, 19, 20, 21};
+  for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0}) {
+    for (MaskKind mask : {MaskKind::kFull, MaskKind::kRandom, MaskKind::kRandomBlocks}) {
+      for (int n_queries : {1, 3, 8, 12}) {
+        const KernelCase shape{.n_rows = 512,
+                               .n_queries = n_queries,
+                               .k_type = type,
+                               .v_type = type,
+                               .mask = mask,
+                               .v_subset = n_queries == 12};
+        SCOPED_TRACE(shape.Name());
+        KernelData listed(shape), copied(shape);
+        std::vector<RowMask> masks(n_queries), v_masks(n_queries);
+        std::vector<const uint16_t*> mask_of, v_mask_of;
+        for (int query = 0; query < n_queries; ++query) {
+          for (int32_t block : blocks) {
+            masks[query].push_back(listed.args().masks[query][block]);
+            if (shape.v_subset) v_masks[query].push_back(listed.args().v_masks[query][block]);
+          }
+          mask_of.push_back(masks[query].data());
+          v_mask_of.push_back(v_masks[query].data());
+        }
+        std::vector<std::byte> k, v;
+        for (int32_t block : blocks) {
+          const auto append = [&](const std::byte* rows, size_t stride,
+                                  std::vector<std::byte>& to) {
+            const std::byte* from = rows + block * kBlockRows * stride;
+            to.insert(to.end(), from, from + kBlockRows * stride);
+          };
+          append(listed.args().k, listed.args().k_stride, k);
+          append(listed.args().v, listed.args().v_stride, v);
+        }
+        AttendArgs list = listed.args(), copy = copied.args();
+        for (AttendArgs* args : {&list, &copy}) {
+          args->n_blocks = static_cast<int>(blocks.size());
+          args->masks = mask_of.data();
+          if (shape.v_subset) args->v_masks = v_mask_of.data();
+        }
+        list.blocks = blocks.data();
+        copy.k = k.data(), copy.v = v.data();
+        AttendChunk(list);
+        AttendChunk(copy);
+        EXPECT_TRUE(SameBits(listed.o, copied.o));
+        EXPECT_TRUE(SameBits(listed.max, copied.max));
+        EXPECT_TRUE(SameBits(listed.sum, copied.sum));
+        EXPECT_TRUE(SameBits(listed.sum_v, copied.sum_v));
+      }
+    }
+  }
+}
+
 TEST_P(AttendTest, NanInRowsThatNobodyReadsHasNoEffect) {
   for (MaskKind mask : {MaskKind::kRandom, MaskKind::kRandomBlocks, MaskKind::kOneRow}) {
     for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0}) {
