@@ -9,6 +9,7 @@
 #define CONDENSE_KERNELS_ATTEND_DOT_INL_H_
 #endif
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/attend_scratch.h"
@@ -218,7 +219,7 @@ HWY_INLINE void DotTile(const std::byte* HWY_RESTRICT tile, const Queries& queri
   const size_t block_bytes = dim * kBlockRows * (kTile == KvType::kF32 ? 4 : 2);
   const VF scale = hn::Set(d, queries.scale);
   constexpr size_t kLineBytes = kTile == KvType::kF32 ? 128 : 64;
-  const size_t of_row = dim / 2 / kBlockRows;
+  const size_t n_pairs = dim / 2, of_row = n_pairs / kBlockRows;
   for (size_t g = 0; g < kRowVectors; ++g) {
     VF low[kN][kB], high[kN][kB];
     for (size_t i = 0; i < kN; ++i) {
@@ -227,7 +228,8 @@ HWY_INLINE void DotTile(const std::byte* HWY_RESTRICT tile, const Queries& queri
     const std::byte* rows[kB];
     for (size_t b = 0; b < kB; ++b) rows[b] = ahead[b].rows;
     // No lambda here: with one, GCC 12 keeps the sums in memory.
-    for (size_t pair = 0, row_end = of_row; pair < dim / 2; row_end += of_row) {
+    for (size_t pair = 0, row_end = of_row; pair < n_pairs; row_end += of_row) {
+      const size_t end = std::min(row_end, n_pairs);
       const std::byte* lines[kB];
       for (size_t b = 0; b < kB; ++b) lines[b] = rows[b];
       do {
@@ -249,7 +251,7 @@ HWY_INLINE void DotTile(const std::byte* HWY_RESTRICT tile, const Queries& queri
             high[i][b] = hn::MulAdd(k_high[b], q_pair, high[i][b]);
           }
         }
-      } while (++pair < row_end);
+      } while (++pair < end);
       for (size_t b = 0; b < kB; ++b) rows[b] += ahead[b].stride;
     }
     for (size_t i = 0; i < kN; ++i) {

@@ -71,6 +71,19 @@ inline std::vector<KernelCase> KernelCases() {
       }
     }
   }
+  // Head sizes whose pairs of channels 16 rows do not share out evenly, and the smallest.
+  for (int dim : {16, 48, 112, 176, 208, 240}) {
+    for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16}) {
+      for (int n_queries : {1, 9}) {
+        cases.push_back({.n_rows = 100,
+                         .n_queries = n_queries,
+                         .k_dim = dim,
+                         .v_dim = dim,
+                         .k_type = type,
+                         .v_type = type});
+      }
+    }
+  }
   for (int n_queries : {3, 10, 97}) {
     for (MaskKind mask : {MaskKind::kFull, MaskKind::kRandom, MaskKind::kRandomBlocks,
                           MaskKind::kOneRow, MaskKind::kEmpty}) {
