@@ -26,11 +26,6 @@ namespace {
 
 using What = BenchFlags::What;
 
-int Fail(ExitCode code, const std::string& message) {
-  PrintError(message);
-  return code;
-}
-
 Status TakeModel(const std::string& path, BenchOptions& options) {
   Shape& shape = options.shape;
   const Result<ModelFile> model = ReadModelFile(path);

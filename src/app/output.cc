@@ -51,6 +51,10 @@ void Progress::Clear() {
 }
 
 void PrintError(std::string_view text) { fmt::print(stderr, "condense: {}\n", text); }
+int Fail(ExitCode code, std::string_view message) {
+  PrintError(message);
+  return code;
+}
 void PrintWarning(std::string_view text) { fmt::print(stderr, "condense: warning: {}\n", text); }
 void PrintNote(std::string_view text) { fmt::print(stderr, "condense: {}\n", text); }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "app/exit_code.h"
+
 namespace condense {
 
 class Progress {
@@ -33,6 +35,8 @@ class Progress {
 void PrintError(std::string_view text);
 void PrintWarning(std::string_view text);
 void PrintNote(std::string_view text);
+// The error, and the exit code to return with it.
+int Fail(ExitCode code, std::string_view message);
 
 // The host's log: errors always, all of it where `verbose`.
 void RouteHostLog(bool verbose);

@@ -21,11 +21,6 @@ namespace {
 
 using SamplerPtr = std::unique_ptr<llama_sampler, void (*)(llama_sampler*)>;
 
-int Fail(ExitCode code, const std::string& message) {
-  PrintError(message);
-  return code;
-}
-
 // llama.cpp's own chain, in the order of its tools: top-k, top-p, min-p, temperature, draw.
 SamplerPtr MakeSampler(const RunFlags& flags, uint32_t seed) {
   llama_sampler* chain = llama_sampler_chain_init(llama_sampler_chain_default_params());

@@ -12,11 +12,6 @@
 namespace condense {
 namespace {
 
-int Fail(ExitCode code, const std::string& message) {
-  PrintError(message);
-  return code;
-}
-
 // For a POSIX shell: in single quotes, a quote within closed, escaped and opened again.
 std::string ShellQuote(const std::string& text) {
   std::string quoted = "'";

@@ -52,6 +52,7 @@ class NodeRunner {
     work_.visibility.Scan(node_, n_threads_);
     MakeTiles();
     const auto start = Clock::now();
+    MakeUnits();
     const size_t n_jobs = work_.tiles.size() * node_.kv.n_kv_heads;
     if (n_jobs >= 4 * static_cast<size_t>(n_threads_) && work_.tiles.size() > 1) {
       RunWholeTiles();
@@ -97,7 +98,6 @@ class NodeRunner {
     }
     if (work_.selections.size() < singles.size()) work_.selections.resize(singles.size());
     for (size_t i = 0; i < singles.size(); ++i) SelectRow(singles[i], work_.selections[i]);
-    if (!singles.empty()) sink_.select_ns += NsSince(start);
 
     size_t next_single = 0;
     uint64_t multi_rows = 0;
@@ -134,13 +134,12 @@ class NodeRunner {
       for (int g = 0; g < node_.kv.n_kv_heads; ++g)
         Choice(t, g).List(*tiles[t].selection, g, group_);
     }
+    // The lists of blocks are a part of choosing.
+    if (!singles.empty()) sink_.select_ns += NsSince(start);
     if (multi_rows > 0 && sink_.on_multi_rows) sink_.on_multi_rows(node_.layer, multi_rows);
   }
 
-  BlockChoice& Choice(size_t tile, int kv_head) {
-    return work_.choices[tile * node_.kv.n_kv_heads + kv_head];
-  }
-  const BlockChoice& Choice(size_t tile, int kv_head) const {
+  BlockChoice& Choice(size_t tile, int kv_head) const {
     return work_.choices[tile * node_.kv.n_kv_heads + kv_head];
   }
 
@@ -296,8 +295,7 @@ class NodeRunner {
     if (node_.sinks) {
       const float sink = node_.sinks[head];
       const float top = std::max(max, sink);
-      const float shrink =
-          max == -std::numeric_limits<float>::infinity() ? 0.0f : std::exp(max - top);
+      const float shrink = max == kMinusInf ? 0.0f : std::exp(max - top);
       for (int d = 0; d < v_dim; ++d) o[d] *= shrink;
       sum = sum * shrink + std::exp(sink - top);
     }
@@ -359,7 +357,6 @@ class NodeRunner {
 
   // Many tiles (prefill): a thread takes a whole (tile, KV head) and walks its units.
   void RunWholeTiles() {
-    MakeUnits();
     const int n_heads = node_.kv.n_kv_heads;
     const int n_jobs = static_cast<int>(work_.tiles.size()) * n_heads;
     const int v_dim = node_.kv.v_dim;
@@ -403,7 +400,6 @@ class NodeRunner {
   // Few tiles (decoding, verification): each thread takes neighbouring units, whose rows follow
   // each other in the cache; states are merged afterwards.
   void RunSplitTiles() {
-    MakeUnits();
     const int v_dim = node_.kv.v_dim;
     int max_queries = 0;
     for (const RowTile& tile : work_.tiles)

@@ -15,8 +15,6 @@ namespace condense {
 namespace {
 
 constexpr int kWindow = 64, kDistant = 2;
-// The window cuts its first and last block.
-constexpr int kMaxBlocks = kDistant + kWindow / kBlockRows + 1;
 constexpr int kRunQueries = 64;  // a thread's at a time: neighbours' windows overlap
 // Queries of one call of the kernel: they share the blocks of their windows. 6 of these and 16
 // distant ones fit its list.
@@ -26,34 +24,6 @@ static_assert(kTileBlocks <= kChunkBlocks);
 constexpr int kCallRows = 512;   // query rows of a dense call
 constexpr int kWholeCalls = 16;  // sequences of up to this many calls are measured whole
 constexpr int kSampledCalls = 6;
-
-double PairsUpTo(double n) { return n * (n + 1) / 2; }
-
-// What one query of one head is given.
-struct Supply {
-  std::array<int32_t, kMaxBlocks> blocks;
-  std::array<uint16_t, kMaxBlocks> masks;
-  int n_blocks = 0;
-
-  void Add(int block, uint16_t mask) {
-    blocks[n_blocks] = block;
-    masks[n_blocks++] = mask;
-  }
-};
-
-Supply SupplyOf(int row, const int32_t* distant) {
-  Supply supply;
-  for (int i = 0; i < kDistant; ++i) {
-    if (distant[i] >= 0) supply.Add(distant[i], 0xFFFF);
-  }
-  const int begin = std::max(0, row - kWindow + 1);
-  for (int block = begin / kBlockRows; block <= row / kBlockRows; ++block) {
-    const int from = std::max(0, begin - block * kBlockRows);
-    const int to = std::min(kBlockRows - 1, row - block * kBlockRows);
-    supply.Add(block, static_cast<uint16_t>((0xFFFFu << from) & (0xFFFFu >> (15 - to))));
-  }
-  return supply;
-}
 
 // [n_rows][n_heads][kDistant]: blocks wholly before the window, ascending; -1 where there are none.
 std::vector<int32_t> RandomBlocks(int n_rows, int n_heads) {
@@ -151,7 +121,7 @@ class Candidate {
       const int end = std::min(shape_.n_rows, (run + 1) * kRunQueries);
       for (int row = run * kRunQueries; row < end; row += kTileQueries) {
         const int n = std::min(kTileQueries, end - row);
-        const TileSupply supply(row, n, [&](int query_row) { return Distant(query_row, head); });
+        const TileSupply supply = Supply(row, n, head);
         for (int i = 0; i < n; ++i) {
           masks[i] = supply.masks[i];
           std::copy_n(Query(row + i, head), dim, &q[static_cast<size_t>(i) * dim]);
@@ -173,8 +143,8 @@ class Candidate {
   double PairsAHead() const {
     double pairs = 0;
     for (int row = 0; row < shape_.n_rows; ++row) {
-      const Supply supply = SupplyOf(row, Distant(row, 0));
-      pairs += CountRows({supply.masks.data(), static_cast<size_t>(supply.n_blocks)});
+      const TileSupply supply = Supply(row, 1, 0);
+      pairs += CountRows({supply.masks[0], static_cast<size_t>(supply.n_blocks)});
     }
     return pairs;
   }
@@ -185,9 +155,9 @@ class Candidate {
     for (int i = 0; i <= 8; ++i) {
       const int row = static_cast<int>(static_cast<int64_t>(shape_.n_rows - 1) * i / 8);
       for (int head : SampleOfIndices(shape_.n_query_heads)) {
-        const Supply supply = SupplyOf(row, Distant(row, head));
+        const TileSupply supply = Supply(row, 1, head);
         RowMask mask(BlocksFor(shape_.n_rows), 0);
-        for (int b = 0; b < supply.n_blocks; ++b) mask[supply.blocks[b]] = supply.masks[b];
+        for (int b = 0; b < supply.n_blocks; ++b) mask[supply.blocks[b]] = supply.masks[0][b];
         CheckedQuery query;
         query.q = Query(row, head);
         query.kv_head = head / shape_.group();
@@ -200,6 +170,9 @@ class Candidate {
   }
 
  private:
+  TileSupply Supply(int row, int n_queries, int head) const {
+    return {row, n_queries, [&](int query_row) { return Distant(query_row, head); }};
+  }
   const int32_t* Distant(int row, int head) const {
     return &distant_[(static_cast<size_t>(row) * shape_.n_query_heads + head) * kDistant];
   }
@@ -234,8 +207,9 @@ std::vector<SampledCall> SampleCalls(int n_rows) {
     SampledCall call;
     call.first_row = (begin + end) / 2 * kCallRows;
     call.n_rows = std::min(kCallRows, n_rows - call.first_row);
-    call.pairs = PairsUpTo(call.first_row + call.n_rows) - PairsUpTo(call.first_row);
-    call.stands_for = PairsUpTo(std::min(n_rows, end * kCallRows)) - PairsUpTo(begin * kCallRows);
+    call.pairs = VisiblePairs(call.first_row, call.n_rows);
+    call.stands_for =
+        VisiblePairs(begin * kCallRows, std::min(n_rows, end * kCallRows) - begin * kCallRows);
     calls.push_back(call);
   }
   return calls;
@@ -324,7 +298,7 @@ Result<BenchOutcome> BenchOneLength(const BenchOptions& options, const BenchCont
     BenchRecord record = NewRecord("candidate", names[i], shape, plan, options.n_threads);
     record.per = "sequence";
     record.n_query_rows = shape.n_rows;
-    const double pairs = i == 0 ? candidate.PairsAHead() : PairsUpTo(shape.n_rows);
+    const double pairs = i == 0 ? candidate.PairsAHead() : VisiblePairs(0, shape.n_rows);
     record.visible_rows = pairs / shape.n_rows;
     record.flops = 4.0 * shape.head_dim * shape.n_query_heads * pairs;
     // The candidate kernel reads each head's rows for each query; a dense call must read them once.

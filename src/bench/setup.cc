@@ -32,6 +32,11 @@ Result<std::unique_ptr<BenchSetup>> BenchSetup::Make(OperatorBench bench,
   return setup;
 }
 
+double VisiblePairs(int first_row, int n) {
+  const double rows = n;
+  return rows * first_row + rows * (rows + 1) / 2;
+}
+
 BenchRecord NewRecord(const char* bench, const std::string& arm, const Shape& shape,
                       const Plan& plan, int n_threads) {
   BenchRecord record;

@@ -25,6 +25,9 @@ struct BenchSetup {
   static Result<std::unique_ptr<BenchSetup>> Make(OperatorBench bench, const BenchOptions& options);
 };
 
+// Visible (query row, cache row) pairs of the causal query rows [first_row, first_row + n).
+double VisiblePairs(int first_row, int n);
+
 // A record with everything but times, bytes and operations.
 BenchRecord NewRecord(const char* bench, const std::string& arm, const Shape& shape,
                       const Plan& plan, int n_threads);

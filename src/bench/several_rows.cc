@@ -9,11 +9,6 @@
 namespace condense {
 namespace {
 
-// Visible (query row, cache row) pairs of the newest `n` of `n_rows` rows.
-double VisiblePairs(int n_rows, int n) {
-  return static_cast<double>(n) * (n_rows - n) + static_cast<double>(n) * (n + 1) / 2;
-}
-
 class SeveralRows {
  public:
   SeveralRows(const BenchOptions& options, BenchSetup& setup)
@@ -82,7 +77,7 @@ class SeveralRows {
     return equal;
   }
 
-  // `n_passes`: how often every K and V row is read.
+  // rows_read: K rows, and V rows, of a head.
   BenchRecord Record(const char* bench, const std::string& arm, double rows_read) const {
     BenchRecord record = NewRecord(bench, arm, options_.shape, plan_, options_.n_threads);
     record.per = "layer-call";
@@ -91,7 +86,7 @@ class SeveralRows {
     record.v_bytes = rows_read * static_cast<double>(options_.shape.ValueRowBytes());
     record.bytes = record.k_bytes + record.v_bytes;
     record.flops = 4.0 * options_.shape.head_dim * options_.shape.n_query_heads *
-                   VisiblePairs(options_.shape.n_rows, plan_.n_query_rows);
+                   VisiblePairs(plan_.first_row, plan_.n_query_rows);
     return record;
   }
 
@@ -125,7 +120,7 @@ Result<BenchOutcome> BenchVerify(const BenchOptions& options, const BenchControl
   if (times.n_rounds() == 0) return BenchOutcome::kStopped;
 
   std::vector<BenchRecord> records;
-  const double pairs = VisiblePairs(options.shape.n_rows, plan.n_query_rows);
+  const double pairs = VisiblePairs(plan.first_row, plan.n_query_rows);
   records.push_back(rows.Record("verify", "at once", options.shape.n_rows));
   records.push_back(rows.Record("verify", "one by one", pairs));
   for (size_t i = 0; i < records.size(); ++i) {

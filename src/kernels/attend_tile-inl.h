@@ -175,28 +175,35 @@ HWY_INLINE float SumOfValueRows(const Tile& tile, size_t i, const BlockList& lis
   return SumOfLanes(sum);
 }
 
+// Logits of queries [begin, end), where scaled products are not logits yet.
+HWY_INLINE void FinishLogitsOf(const Tile& tile, size_t begin, size_t end, const BlockList& list) {
+  if (list.whole && tile.args.bias == nullptr && !(tile.args.softcap > 0)) return;
+  for (size_t i = begin; i < end; ++i) FinishLogits(tile, i, list);
+}
+
+HWY_INLINE void SetValueSum(const Tile& tile, size_t i, const BlockList& list) {
+  const AttendArgs& args = tile.args;
+  if (args.sum_v == nullptr) return;
+  const size_t query = tile.first + i;
+  args.sum_v[query] =
+      tile.VMask(i) == tile.Mask(i) ? args.sum[query] : SumOfValueRows(tile, i, list);
+}
+
 // With few queries that read different blocks, each query passes over its own.
 HWY_INLINE void FinishOneByOne(const Tile& tile, Fetch& fetch) {
-  const AttendArgs& args = tile.args;
   for (size_t i = 0; i < tile.n; ++i) {
     BlockList own;
     ListBlocks(
-        args, i, i + 1, [&](size_t query) { return tile.Mask(query); }, own);
-    if (!own.whole || args.bias != nullptr || args.softcap > 0) FinishLogits(tile, i, own);
+        tile.args, i, i + 1, [&](size_t query) { return tile.Mask(query); }, own);
+    FinishLogitsOf(tile, i, i + 1, own);
     Softmax<1>(tile, i, own, fetch);
-    if (args.sum_v == nullptr) continue;
-    const size_t query = tile.first + i;
-    args.sum_v[query] =
-        tile.VMask(i) == tile.Mask(i) ? args.sum[query] : SumOfValueRows(tile, i, own);
+    SetValueSum(tile, i, own);
   }
 }
 
 HWY_INLINE void FinishTile(const Tile& tile, const BlockList& list, Fetch& fetch) {
-  const AttendArgs& args = tile.args;
   if (!list.all_same && tile.n <= kFewQueries) return FinishOneByOne(tile, fetch);
-  if (!list.whole || args.bias != nullptr || args.softcap > 0) {
-    for (size_t i = 0; i < tile.n; ++i) FinishLogits(tile, i, list);
-  }
+  FinishLogitsOf(tile, 0, tile.n, list);
   size_t i = 0;
   for (; i + 4 <= tile.n; i += 4) Softmax<4>(tile, i, list, fetch);
   switch (tile.n - i) {
@@ -212,12 +219,7 @@ HWY_INLINE void FinishTile(const Tile& tile, const BlockList& list, Fetch& fetch
     default:
       break;
   }
-  if (args.sum_v == nullptr) return;
-  for (i = 0; i < tile.n; ++i) {
-    const size_t query = tile.first + i;
-    args.sum_v[query] =
-        tile.VMask(i) == tile.Mask(i) ? args.sum[query] : SumOfValueRows(tile, i, list);
-  }
+  for (i = 0; i < tile.n; ++i) SetValueSum(tile, i, list);
 }
 
 }  // namespace HWY_NAMESPACE

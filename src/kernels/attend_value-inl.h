@@ -56,7 +56,7 @@ inline constexpr size_t kFetchAhead = 1;
 
 // How a pass over blocks fetches meanwhile: kStream, the blocks kFetchAhead further on into the
 // first-level cache and each block's `ahead` into the second; kParts, a share of each `ahead`,
-// since other passes over the same blocks fetch the rest; or not at all.
+// since other passes over the same blocks fetch the rest.
 enum class FetchMode { kStream, kParts };
 
 // o[i][c …] += weights times rows for kN queries and kC vectors of channels, over all blocks.

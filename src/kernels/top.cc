@@ -88,15 +88,14 @@ int TopScores(const float* scores, int n_scores, int n_best, int32_t* keys, int*
       top = middle;
     }
   }
-  // Where too many are left they include ties of the lowest key, taken by index.
+  // Of keys equal to the lowest that is taken, as many as are wanted, by index.
   const int32_t lowest = static_cast<int32_t>(below + 1);
-  size_t ties = wanted;
-  if (above != wanted) ties = wanted - CountAbove(keys, n, lowest);
+  size_t ties = wanted - CountAbove(keys, n, lowest);
   const DI32 di;
   const auto bound = hn::Set(di, static_cast<int32_t>(below));
   size_t taken = 0;
   const auto take = [&](size_t i) {
-    if (keys[i] == lowest && above != wanted) {
+    if (keys[i] == lowest) {
       if (ties == 0) return;
       --ties;
     }

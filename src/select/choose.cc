@@ -1,7 +1,6 @@
 #include "select/choose.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <span>
