@@ -16,9 +16,8 @@ constexpr SummarySet kSummaryOf[] = {kMeanKey, kKeyMinMax, kKeyMinMax, kKeyVaria
 
 }  // namespace
 
-size_t BlockIndex::HeadValues(Column column) const {
-  const int dim = column == Column::kMeanValue ? v_dim_ : k_dim_;
-  return static_cast<size_t>(n_tiles_) * kTileBlocks * dim;
+size_t BlockIndex::HeadLines(Column column) const {
+  return static_cast<size_t>(n_tiles_) * kTileBlocks * Dim(column) / std::size(Line().values);
 }
 
 size_t BlockIndex::BytesPerBlock(SummarySet needs, int k_dim, int v_dim) {
@@ -56,20 +55,19 @@ void BlockIndex::Resize(const KvView& view) {
   if (n_blocks <= static_cast<int>(have_.size())) return;
   const int needed = (n_blocks + kTileBlocks - 1) / kTileBlocks;
   if (needed > n_tiles_) {
-    const int old_tiles = n_tiles_;
-    const int new_tiles = std::max(needed, old_tiles + old_tiles / 2);
+    size_t old_lines[static_cast<size_t>(Column::kCount)];
+    for (size_t c = 0; c < std::size(old_lines); ++c)
+      old_lines[c] = HeadLines(static_cast<Column>(c));
+    n_tiles_ = std::max(needed, n_tiles_ + n_tiles_ / 2);
     for (size_t c = 0; c < static_cast<size_t>(Column::kCount); ++c) {
       if (columns_[c].empty()) continue;
-      const int dim = static_cast<Column>(c) == Column::kMeanValue ? v_dim_ : k_dim_;
-      const size_t old_head = static_cast<size_t>(old_tiles) * kTileBlocks * dim;
-      const size_t new_head = static_cast<size_t>(new_tiles) * kTileBlocks * dim;
-      std::vector<uint16_t> grown(new_head * n_kv_heads_);
+      const size_t old_head = old_lines[c], new_head = HeadLines(static_cast<Column>(c));
+      std::vector<Line> grown(new_head * n_kv_heads_);
       for (int h = 0; h < n_kv_heads_; ++h) {
         std::copy_n(columns_[c].begin() + h * old_head, old_head, grown.begin() + h * new_head);
       }
       columns_[c] = std::move(grown);
     }
-    n_tiles_ = new_tiles;
   }
   have_.resize(n_blocks, 0);
   fingerprint_.resize(n_blocks, 0);
@@ -104,7 +102,7 @@ void BlockIndex::Refresh(const KvView& view, SummarySet needs, std::span<const u
   Resize(view);
   for (size_t c = 0; c < static_cast<size_t>(Column::kCount); ++c) {
     if ((needs & kSummaryOf[c]) && columns_[c].empty()) {
-      columns_[c].assign(HeadValues(static_cast<Column>(c)) * n_kv_heads_, 0);
+      columns_[c].assign(HeadLines(static_cast<Column>(c)) * n_kv_heads_, Line());
     }
   }
   alignas(64) std::array<float, kMaxDim> mean, min, max, var;
@@ -114,9 +112,9 @@ void BlockIndex::Refresh(const KvView& view, SummarySet needs, std::span<const u
     const size_t tile = b / kTileBlocks;
     const int lane = static_cast<int>(b % kTileBlocks);
     auto store = [&](Column column, int head, int dim, const float* values) {
-      uint16_t* head_tiles =
-          columns_[static_cast<size_t>(column)].data() + head * HeadValues(column);
-      StoreInTile(values, dim, head_tiles + tile * kTileBlocks * dim, lane);
+      const size_t first_line = head * HeadLines(column);
+      uint16_t* tiles = columns_[static_cast<size_t>(column)][first_line].values;
+      StoreInTile(values, dim, tiles + tile * kTileBlocks * dim, lane);
     };
     for (int h = 0; h < n_kv_heads_; ++h) {
       const int row = static_cast<int>(b) * kBlockRows;

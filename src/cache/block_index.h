@@ -45,10 +45,10 @@ class BlockIndex {
 
   void Forget();
 
-  // First tile of one KV head; valid after Refresh asked for the column. Scores of blocks that were
-  // not asked for are meaningless.
-  const uint16_t* Tiles(Column column, int kv_head) const {
-    return columns_[static_cast<size_t>(column)].data() + kv_head * HeadValues(column);
+  // One KV head's tiles from that of block `first_block` (a multiple of 16) on; valid after Refresh
+  // asked for the column. Scores of blocks that were not asked for are meaningless.
+  const uint16_t* Tiles(Column column, int kv_head, int first_block = 0) const {
+    return HeadTiles(column, kv_head) + static_cast<size_t>(first_block) * Dim(column);
   }
   int n_tiles() const { return n_tiles_; }
   bool has_summaries() const;
@@ -59,7 +59,16 @@ class BlockIndex {
   uint64_t rebuilds() const { return rebuilds_; }
 
  private:
-  size_t HeadValues(Column column) const;
+  struct alignas(64) Line {  // so that no load of a tile's 16 blocks crosses a cache line
+    uint16_t values[32];
+  };
+
+  int Dim(Column column) const { return column == Column::kMeanValue ? v_dim_ : k_dim_; }
+  // Lines of one KV head: dimensions are multiples of 16.
+  size_t HeadLines(Column column) const;
+  const uint16_t* HeadTiles(Column column, int kv_head) const {
+    return columns_[static_cast<size_t>(column)].data()[kv_head * HeadLines(column)].values;
+  }
   // Where `same` is false: forgets, counts. Returns it.
   bool ForgetUnless(bool same);
   void Resize(const KvView& view);
@@ -72,7 +81,7 @@ class BlockIndex {
   std::vector<SummarySet> have_;       // per block: columns that are current
   std::vector<uint64_t> fingerprint_;  // per block, set when have_ becomes non-zero
   std::vector<uint64_t> last_rows_;    // likewise
-  std::vector<uint16_t> columns_[static_cast<size_t>(Column::kCount)];
+  std::vector<Line> columns_[static_cast<size_t>(Column::kCount)];
   int next_check_ = 0;
   uint64_t rebuilds_ = 0;
 };

@@ -11,6 +11,7 @@
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
 #include "plugin/api.h"
+#include "plugin/huge_pages.h"
 #include "plugin/log.h"
 #include "plugin/nodes.h"
 #include "plugin/state.h"
@@ -34,6 +35,7 @@ struct Backend {
   int n_threads = 1;
   uint64_t generation = 0, forget_generation = 0;
   std::unordered_map<const void*, CachedLayer> layers;
+  std::unordered_map<const void*, HugePages> buffers;  // the host's, by their address
   int next_layer = 0;
   int last_layer = -1;         // of the last attention node: layers ascend within a step
   bool check_pending = false;  // no layer with summaries was looked at as a whole in this step yet
@@ -46,6 +48,13 @@ void LogDeclined(const std::string& reason) {
   static std::set<std::string> seen;
   std::lock_guard lock(mutex);
   if (seen.insert(reason).second) LogWarning("attention is left to the host: " + reason);
+}
+
+HugePages& PagesOf(Backend& backend, const ggml_tensor* cache) {
+  if (cache->buffer == nullptr) return backend.buffers[nullptr];
+  const void* base = ggml_backend_buffer_get_base(cache->buffer);
+  return backend.buffers.try_emplace(base, base, ggml_backend_buffer_get_size(cache->buffer))
+      .first->second;
 }
 
 void SetRows(Backend& backend, const ggml_tensor* op) {
@@ -65,11 +74,13 @@ void SetRows(Backend& backend, const ggml_tensor* op) {
   if (!is_new && !backend.attended) WarnIdle();
   CachedLayer& layer = entry->second;
   layer.rows_per_stream = cache->ne[1];
+  HugePages& pages = PagesOf(backend, cache);
   for (int64_t i = 0; i < indices->ne[0]; ++i) {
     const char* at = static_cast<const char*>(indices->data) + i * indices->nb[0];
     const int64_t row = RowIndex(indices, at);
     layer.cache.Stream(static_cast<int>(row / layer.rows_per_stream))
         .MarkWritten(static_cast<int>(row % layer.rows_per_stream));
+    pages.Cover(static_cast<const char*>(cache->data) + row * cache->nb[1], cache->nb[1]);
   }
 }
 

@@ -44,6 +44,9 @@ bool BestScores(std::span<const float> scores, int n, std::vector<int32_t>& keys
   return n_best >= 0;
 }
 
+// Tiles of summaries up to the last candidate.
+int TilesOf(const std::vector<int>& candidates) { return candidates.back() / kTileBlocks + 1; }
+
 // One set's choice among a step's candidates.
 class SetChooser {
  public:
@@ -53,7 +56,7 @@ class SetChooser {
 
   // Marks the set's `r` blocks in step.chosen; false where a score was NaN.
   bool Choose(int set, int r, uint64_t& bytes) {
-    s_.per_block.resize((step_.candidates.back() / kTileBlocks + 1) * kTileBlocks);
+    s_.per_block.resize(static_cast<size_t>(TilesOf(step_.candidates)) * kTileBlocks);
     const int n_heads = query_.n_query_heads;
     const int group = query_.group();
     bool ranked = true;
@@ -63,7 +66,12 @@ class SetChooser {
         ranked = BestScores(s_.scores, r, s_.keys, s_.best);
         break;
       case Share::kKvGroup:
-        ScoreHeads(set * group, (set + 1) * group, false, s_.scores);
+        if (step_.scored.empty()) {
+          ScoreHeads(set * group, (set + 1) * group, false, s_.scores);
+        } else {
+          const size_t n = step_.scored.size() / query_.kv->n_kv_heads;
+          TakeCandidates(step_.scored.data() + set * n, s_.scores);
+        }
         ranked = BestScores(s_.scores, r, s_.keys, s_.best);
         break;
       case Share::kHeadUnion:
@@ -86,7 +94,46 @@ class SetChooser {
     return true;
   }
 
+  // One choice per KV group, of linear scores or bounds: the group's scores of the blocks of `out`,
+  // from `first_block` on.
+  void ScoreRun(int set, int first_block, std::span<float> out) {
+    const int group = query_.group();
+    ScoreQuery query{.layer = &query_,
+                     .q = nullptr,
+                     .kv_head = set,
+                     .query_head = -1,
+                     .rows = step_.gain,
+                     .first_block = first_block};
+    if (scorer_.kind() == ScoreKind::kLinear) {
+      query.q = MeanQuery(set * group, group);
+      if (group == 1) query.query_head = set;
+      scorer_.Score(query, out);
+      return;
+    }
+    for (int h = 0; h < group; ++h) {
+      query.query_head = set * group + h;
+      query.q = query_.q + static_cast<size_t>(query.query_head) * query_.kv->k_dim;
+      s_.per_block.resize(out.size());
+      scorer_.Score(query, h == 0 ? out : std::span<float>(s_.per_block));
+      if (h == 0) continue;
+      for (size_t i = 0; i < out.size(); ++i) out[i] = Greater(out[i], s_.per_block[i]);
+    }
+  }
+
  private:
+  // Of n heads from `first` on; in the scratch where n > 1.
+  const float* MeanQuery(int first, int n) {
+    const int dim = query_.kv->k_dim;
+    const float* q = query_.q + static_cast<size_t>(first) * dim;
+    if (n == 1) return q;
+    s_.mean_query.assign(q, q + dim);
+    for (int h = 1; h < n; ++h) {
+      for (int c = 0; c < dim; ++c) s_.mean_query[c] += q[static_cast<size_t>(h) * dim + c];
+    }
+    for (float& value : s_.mean_query) value /= static_cast<float>(n);
+    return s_.mean_query.data();
+  }
+
   int SaturatedShortlist(int r) const {
     return static_cast<int>(
         std::min<int64_t>(int64_t{options_.shortlist} * r, std::numeric_limits<int>::max()));
@@ -98,14 +145,19 @@ class SetChooser {
                    .q = q,
                    .kv_head = kv_head,
                    .query_head = query_head,
-                   .rows = step_.gain},
+                   .rows = step_.gain,
+                   .first_block = 0},
                   s_.per_block);
+    TakeCandidates(s_.per_block.data(), out);
+  }
+
+  void TakeCandidates(const float* per_block, std::vector<float>& out) const {
     const std::vector<int>& blocks = step_.candidates;
     out.resize(blocks.size());
     if (blocks.back() - blocks.front() + 1 == static_cast<int>(blocks.size())) {  // neighbours
-      std::copy_n(s_.per_block.begin() + blocks.front(), blocks.size(), out.begin());
+      std::copy_n(per_block + blocks.front(), blocks.size(), out.begin());
     } else {
-      for (size_t i = 0; i < out.size(); ++i) out[i] = s_.per_block[blocks[i]];
+      for (size_t i = 0; i < out.size(); ++i) out[i] = per_block[blocks[i]];
     }
   }
 
@@ -116,15 +168,7 @@ class SetChooser {
     const int group = query_.group();
     const int n = last - first;
     if (scorer_.kind() == ScoreKind::kLinear) {
-      const float* q = query_.q + static_cast<size_t>(first) * dim;
-      if (n > 1) {
-        s_.mean_query.assign(q, q + dim);
-        for (int h = 1; h < n; ++h) {
-          for (int c = 0; c < dim; ++c) s_.mean_query[c] += q[static_cast<size_t>(h) * dim + c];
-        }
-        for (float& value : s_.mean_query) value /= static_cast<float>(n);
-        q = s_.mean_query.data();
-      }
+      const float* q = MeanQuery(first, n);
       const int first_kv = first / group;
       const int n_kv = (last - 1) / group - first_kv + 1;
       Score(q, first_kv, n == 1 ? first : -1, out);
@@ -264,13 +308,29 @@ bool ChooseBlocks(const LayerQuery& query, const FrameOptions& options, const Bl
                           BlockIndex::BytesPerBlock(scorer.needs(), kv.k_dim, kv.v_dim);
   const bool parallel =
       query.n_threads > 1 && n_sets > 1 && (to_score >= kParallelBytes || scorer.reads_keys());
+  // Runs of tiles, several a set, so that threads have the same to read whatever the KV heads.
+  const bool by_runs = parallel && options.share == Share::kKvGroup && scorer.by_block() &&
+                       scorer.kind() != ScoreKind::kMass;
+  const int n_tiles = TilesOf(s.candidates);
+  const int run = (n_tiles + 4 * query.n_threads - 1) / (4 * query.n_threads) * 4;
+  const int runs_a_set = (n_tiles + run - 1) / run;
+  s.scored.resize(by_runs ? static_cast<size_t>(n_sets) * n_tiles * kTileBlocks : 0);
   bool ranked = true;
   uint64_t read = 0;
-#pragma omp parallel for num_threads(query.n_threads) if (parallel) schedule(static) \
-    reduction(&& : ranked) reduction(+ : read)
-  for (int set = 0; set < n_sets; ++set) {
+#pragma omp parallel num_threads(query.n_threads) if (parallel)
+  {
     SetChooser chooser(query, options, scorer, s, ThreadSetScratch());
-    ranked = chooser.Choose(set, r, read) && ranked;
+    if (by_runs) {
+#pragma omp for schedule(static)
+      for (int i = 0; i < n_sets * runs_a_set; ++i) {
+        const int set = i / runs_a_set, first = i % runs_a_set * run;
+        const std::span<float> to(s.scored.data() + (set * n_tiles + first) * kTileBlocks,
+                                  std::min(run, n_tiles - first) * kTileBlocks);
+        chooser.ScoreRun(set, first * kTileBlocks, to);
+      }
+    }
+#pragma omp for schedule(static) reduction(&& : ranked) reduction(+ : read)
+    for (int set = 0; set < n_sets; ++set) ranked = chooser.Choose(set, r, read) && ranked;
   }
   bytes += read;
   return ranked;

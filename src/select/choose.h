@@ -16,6 +16,7 @@ struct ChoiceScratch {
   std::vector<uint16_t> whole;   // [n_blocks] 0xFFFF for candidates, else 0
   std::vector<int> candidates;   // blocks, ascending
   std::vector<uint16_t> chosen;  // [n_sets, n_blocks] 0xFFFF for chosen blocks
+  std::vector<float> scored;     // [n_sets, whole tiles]: where threads shared sets; else empty
 };
 
 // Fills s.chosen with `r` of s.candidates (not empty) a set, the best by the options' sharing;

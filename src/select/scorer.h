@@ -23,6 +23,7 @@ struct ScoreQuery {
   // Per block: the visible rows that choosing it adds, that is, those not read always. Zero for
   // blocks that are no candidates. [layer->visible.size()]
   std::span<const uint16_t> rows;
+  int first_block = 0;  // the block of per_block[0], a multiple of kTileBlocks
 };
 
 class BlockScorer {
@@ -37,8 +38,11 @@ class BlockScorer {
   // kMass: scores are logarithms of shares already (of all visible rows, say), so no softmax is
   // taken.
   virtual bool normalised() const { return false; }
-  // per_block: whole tiles of 16 blocks from block 0, the last candidate included. Blocks that are
-  // no candidates may get any value.
+  // True where a block's score depends on nothing but the block: then several threads score runs
+  // of blocks of one query, and first_block may be any tile's. Else it is 0.
+  virtual bool by_block() const { return false; }
+  // per_block: whole tiles of 16 blocks from first_block on; over all calls for one query, the last
+  // candidate is included. Blocks that are no candidates may get any value.
   virtual void Score(const ScoreQuery& query, std::span<float> per_block) const = 0;
 };
 

@@ -13,9 +13,10 @@ class MeanScorer final : public BlockScorer {
  public:
   ScoreKind kind() const override { return ScoreKind::kLinear; }
   SummarySet needs() const override { return kMeanKey; }
+  bool by_block() const override { return true; }
   void Score(const ScoreQuery& query, std::span<float> per_block) const override {
     const LayerQuery& layer = *query.layer;
-    ScoreMean(layer.index->Tiles(Column::kMeanKey, query.kv_head),
+    ScoreMean(layer.index->Tiles(Column::kMeanKey, query.kv_head, query.first_block),
               static_cast<int>(per_block.size()) / kTileBlocks, layer.kv->k_dim, query.q,
               layer.scale, per_block.data());
   }

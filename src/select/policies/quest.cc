@@ -14,10 +14,11 @@ class QuestScorer final : public BlockScorer {
  public:
   ScoreKind kind() const override { return ScoreKind::kBound; }
   SummarySet needs() const override { return kKeyMinMax; }
+  bool by_block() const override { return true; }
   void Score(const ScoreQuery& query, std::span<float> per_block) const override {
     const LayerQuery& layer = *query.layer;
-    ScoreMinMax(layer.index->Tiles(Column::kMinKey, query.kv_head),
-                layer.index->Tiles(Column::kMaxKey, query.kv_head),
+    ScoreMinMax(layer.index->Tiles(Column::kMinKey, query.kv_head, query.first_block),
+                layer.index->Tiles(Column::kMaxKey, query.kv_head, query.first_block),
                 static_cast<int>(per_block.size()) / kTileBlocks, layer.kv->k_dim, query.q,
                 layer.scale, per_block.data());
   }
