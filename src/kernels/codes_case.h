@@ -76,67 +76,87 @@ class CodedKeys {
   void Encode() {
     centroids.assign(CentroidBytes(shape.n_segments, shape.dim), 0);
     scales.assign(static_cast<size_t>(SegmentTiles(shape.n_segments) * kTileSegments), 0);
-    std::vector<int32_t> segments;
+    segments_.clear();
     for (int s = 0; s < shape.n_segments; ++s) {
       EncodeCentroid(Segment(s), Tile(s), s % kTileSegments, &scales[static_cast<size_t>(s)]);
-      segments.push_back(s);
+      segments_.push_back(s);
     }
-    TrainArgs train;
     train.keys = keys;
-    train.segments = segments.data(), train.n_segments = shape.n_segments;
+    train.segments = segments_.data(), train.n_segments = shape.n_segments;
     train.centroids = centroids.data(), train.centroid_scales = scales.data();
     train.query_moment = moment.data(), train.n_nibbles = shape.n_nibbles;
     book = TrainCodebook(train);
     codes.assign(CodeBytes(shape.n_segments, shape.n_nibbles), 0xFF);
-    for (int s = 0; s < shape.n_segments; ++s) {
-      EncodeSegment(book, Segment(s), Tile(s), s % kTileSegments, scales[static_cast<size_t>(s)],
-                    codes.data() + CodeBytes(s, shape.n_nibbles));
-    }
+    for (int s = 0; s < shape.n_segments; ++s) EncodeCodes(s);
+  }
+  void EncodeCodes(int s) {
+    EncodeSegment(book, Segment(s), Tile(s), s % kTileSegments, scales[static_cast<size_t>(s)],
+                  codes.data() + CodeBytes(s, shape.n_nibbles));
   }
 
-  // A step over [0, n_segments), cut into ranges of `step` segments as threads would.
-  void Step(int step, const uint16_t* visible = nullptr, float softcap = 0) {
+  // Room for a step's results, all NaN; Encode() comes first.
+  void Prepare(const uint16_t* visible = nullptr, float softcap = 0) {
     const size_t n_heads = static_cast<size_t>(shape.n_heads);
-    const int n = shape.n_segments;
-    const size_t n_rows = static_cast<size_t>(n) * kSegmentRows;
     const float nan = std::numeric_limits<float>::quiet_NaN();
     tables.resize(n_heads);
-    for (size_t h = 0; h < n_heads; ++h)
-      MakeQueryTable(book, q.data() + h * static_cast<size_t>(shape.dim), kScale, &tables[h]);
     bases.assign(n_heads * scales.size(), nan);
-    estimates.assign(n_heads * n_rows, nan), worth.assign(n_rows, nan);
-    sums.assign(n_heads * static_cast<size_t>(n), nan);
+    estimates.assign(n_heads * n_rows(), nan), worth.assign(n_rows(), nan);
+    sums.assign(n_heads * static_cast<size_t>(shape.n_segments), nan);
     max.assign(n_heads, -std::numeric_limits<float>::infinity());
-    ScanArgs scan;
-    scan.view = {shape.dim, shape.n_nibbles, n, codes.data(), centroids.data(), scales.data()};
+    range_max_.resize(n_heads), share.assign(n_heads, 0);
+    scan.view = {shape.dim,    shape.n_nibbles,  shape.n_segments,
+                 codes.data(), centroids.data(), scales.data()};
     scan.n_heads = shape.n_heads, scan.tables = tables.data();
     scan.bases = bases.data(), scan.bases_stride = scales.size();
     scan.softcap = softcap, scan.visible = visible;
-    scan.estimates = estimates.data(), scan.estimates_stride = n_rows;
-    std::vector<float> range_max(n_heads);
-    for (int s = 0; s < n; s += step) {
-      const int end = std::min(n, s + step);
-      CentroidLogits(scan.view, q.data(), shape.n_heads, kScale, s, end, bases.data(),
-                     scales.size());
-      ScanCodes(scan, s, end, range_max.data());
-      for (size_t h = 0; h < n_heads; ++h) max[h] = LargerOrNan(max[h], range_max[h]);
-    }
-    p = estimates;
-    share.assign(n_heads, 0);
-    for (size_t h = 0; h < n_heads; ++h) {
-      if (max[h] != max[h]) return;  // as a policy would: dense
-    }
-    for (int s = 0; s < n; s += step)
-      ExpEstimates(p.data(), n_rows, shape.n_heads, max.data(), s, std::min(n, s + step),
-                   sums.data(), static_cast<size_t>(n));
-    for (size_t h = 0; h < n_heads; ++h) {
-      const float sum = SumInOrder(sums.data() + h * static_cast<size_t>(n), n);
+    scan.estimates = estimates.data(), scan.estimates_stride = n_rows();
+  }
+  // The passes of a step, over a range of segments.
+  void Tables() {
+    for (size_t h = 0; h < tables.size(); ++h)
+      MakeQueryTable(book, q.data() + h * static_cast<size_t>(shape.dim), kScale, &tables[h]);
+  }
+  void Scan(int first, int last) {
+    CentroidLogits(scan.view, q.data(), shape.n_heads, kScale, first, last, bases.data(),
+                   scales.size());
+    ScanCodes(scan, first, last, range_max_.data());
+    for (size_t h = 0; h < max.size(); ++h) max[h] = LargerOrNan(max[h], range_max_[h]);
+  }
+  void Exp(float* values, int first, int last) {
+    ExpEstimates(values, n_rows(), shape.n_heads, max.data(), first, last, sums.data(),
+                 static_cast<size_t>(shape.n_segments));
+  }
+  void Shares() {
+    for (size_t h = 0; h < share.size(); ++h) {
+      const float sum =
+          SumInOrder(sums.data() + h * static_cast<size_t>(shape.n_segments), shape.n_segments);
       share[h] = sum > 0 ? 1 / sum : 0;
     }
-    for (int s = 0; s < n; s += step)
-      WorthOfRows(p.data(), n_rows, shape.n_heads, share.data(), s, std::min(n, s + step),
-                  worth.data());
   }
+  void Worth(const float* values, int first, int last) {
+    WorthOfRows(values, n_rows(), shape.n_heads, share.data(), first, last, worth.data());
+  }
+
+  // All passes, each cut into ranges of `step` segments as threads would. Without probabilities
+  // and worths where a maximum is NaN: a policy would go dense.
+  void Step(int step, const uint16_t* visible = nullptr, float softcap = 0) {
+    Prepare(visible, softcap);
+    Tables();
+    const auto for_ranges = [&](const auto& pass) {
+      for (int s = 0; s < shape.n_segments; s += step)
+        pass(s, std::min(shape.n_segments, s + step));
+    };
+    for_ranges([&](int first, int last) { Scan(first, last); });
+    p = estimates;
+    for (float largest : max) {
+      if (largest != largest) return;
+    }
+    for_ranges([&](int first, int last) { Exp(p.data(), first, last); });
+    Shares();
+    for_ranges([&](int first, int last) { Worth(p.data(), first, last); });
+  }
+
+  size_t n_rows() const { return static_cast<size_t>(shape.n_segments) * kSegmentRows; }
 
   static constexpr float kScale = 0.125f;
   static constexpr size_t kGap = 96;
@@ -151,8 +171,12 @@ class CodedKeys {
   std::vector<uint8_t> codes;
   std::vector<QueryTable> tables;
   std::vector<float> bases, estimates, max, p, sums, share, worth;
+  ScanArgs scan;
+  TrainArgs train;
 
  private:
+  std::vector<int32_t> segments_;
+  std::vector<float> range_max_;
   std::mt19937 random_;
 };
 
