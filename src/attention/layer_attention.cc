@@ -120,6 +120,7 @@ class NodeRunner {
         } else {
           const int limit = stream_has_single ? singles[next_single].row : node_.n_rows;
           tile.row_end = std::min(row + rows_per_tile, limit);
+          if (policy_.wants_prompt_queries()) NotePromptQueries(tile);
           multi_rows += tile.n_rows();
         }
         row = tile.row_end;
@@ -137,6 +138,21 @@ class NodeRunner {
     // The lists of blocks are a part of choosing.
     if (!singles.empty()) sink_.select_ns += NsSince(start);
     if (multi_rows > 0 && sink_.on_multi_rows) sink_.on_multi_rows(node_.layer, multi_rows);
+  }
+
+  // Only a node's last rows count (CodeIndex::kMomentRows): what a decode step will ask is nearest
+  // to them.
+  void NotePromptQueries(const RowTile& tile) {
+    const int first = std::max(tile.row_begin, node_.n_rows - CodeIndex::kMomentRows);
+    if (first >= tile.row_end) return;
+    QueryRows rows;
+    rows.q = node_.q + tile.stream * node_.q_stream + first * node_.q_row;
+    rows.q_row = node_.q_row;
+    rows.q_head = node_.q_head;
+    rows.n_rows = tile.row_end - first;
+    rows.n_heads = node_.n_query_heads;
+    cache_.Stream(node_.first_stream + tile.stream)
+        .codes.NoteQueries(rows, node_.kv.n_kv_heads, node_.kv.k_dim);
   }
 
   BlockChoice& Choice(size_t tile, int kv_head) const {
@@ -172,6 +188,7 @@ class NodeRunner {
         const bool current = stream.index.SpotCheck(view, continued ? 2 : -1) &&
                              (!node_.check_all_blocks || stream.index.CheckLastRows(view));
         if (!current) {
+          stream.codes.Forget();
           stream.ForgetChoices();
           state = &stream.Sequence(visible, n_visible, &continued);
         }
@@ -182,6 +199,7 @@ class NodeRunner {
         query.layer = node_.layer;
         query.kv = &view;
         query.index = &stream.index;
+        query.codes = &stream.codes;
         query.visible = visible;
         query.n_visible = n_visible;
         for (int written : stream.written) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/block_index.h"
+#include "cache/code_index.h"
 #include "cache/kv_view.h"
 #include "select/selection.h"
 
@@ -35,6 +36,7 @@ struct LayerQuery {
   int layer = 0;
   const KvView* kv = nullptr;
   BlockIndex* index = nullptr;
+  CodeIndex* codes = nullptr;
   std::span<const uint16_t> visible;  // [BlocksFor(kv->n_rows)] row bits
   int n_visible = 0;
   int newest_row = -1;       // the row just written: always read; -1: the highest visible one
@@ -55,6 +57,8 @@ class Policy {
   virtual bool is_dense() const { return false; }
   // Dense attention sums V in descending order (the noise-floor control).
   virtual bool reverse_order() const { return false; }
+  // The queries of prompt rows are noted in the stream's CodeIndex, which weights channels by them.
+  virtual bool wants_prompt_queries() const { return false; }
 
   // Chooses. Deterministic: equal input gives an equal selection. The selection lies inside
   // `visible`, holds the newest visible row, and is dense where nothing could be left out. Ties:

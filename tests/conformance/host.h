@@ -173,6 +173,7 @@ class Host {
     query.layer = layer;
     query.kv = &view;
     query.index = &cache_.Stream(sequence.stream).index;
+    query.codes = &cache_.Stream(sequence.stream).codes;
     query.visible = visible;
     query.n_visible = CountRows(visible);
     query.newest_row = sequence.cells.back();
