@@ -1,0 +1,157 @@
+// Token codes: every cached key as 4 or 8 bytes, from which a scan estimates its logit for each
+// query head. A product quantisation (Jegou et al. 2011; tables in registers as in faiss' fast
+// scan, PQ for KV caches as in PQCache 2407.12820) of the keys' residuals from a coarse centroid,
+// in channels weighted by the queries' second moments. One KV head at a time, raw pointers and
+// views; knows no policy, cache or ggml.
+//
+//   segment    64 aligned rows; c_s: mean of its keys, int8 with one scale
+//   y_i        w_i (k_i - c_si), where w_i² is the queries' second moment of channel i
+//   nibble     a choice among 16 entries in 1 to 4 channels of y; 8 (16) nibbles are a row's code
+//   estimate   scale (q·c_s) + the sum over the nibbles of scale (q/w)·entry, the latter in 8 bits
+//
+// The integer sums are exact; everything after them is FP32 with fused multiply-adds in a fixed
+// order, per row and per segment: the same bits on every target that has them, and for every split
+// of the segments among threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/kv_type.h"
+
+namespace condense {
+
+inline constexpr int kSegmentRows = 64;
+inline constexpr int kTileSegments = 16;  // centroids are kept in tiles of 16 segments
+inline constexpr int kNibbleEntries = 16;
+inline constexpr int kNibbleChannels = 4;  // at most
+inline constexpr int kMostNibbles = 16;    // 64 bits a row
+inline constexpr int kMostTrainSegments = 64;
+
+constexpr int SegmentTiles(int n_segments) {
+  return (n_segments + kTileSegments - 1) / kTileSegments;
+}
+// Bytes of n segments' codes: [n_segments][n_nibbles / 2][64]. Nibbles 2 p (low) and 2 p + 1 (high)
+// of a row are a byte of plane p: byte 4 j + b of a plane is row 16 b + j of the segment.
+constexpr size_t CodeBytes(int n_segments, int n_nibbles) {
+  return static_cast<size_t>(n_segments) * n_nibbles / 2 * kSegmentRows;
+}
+// Bytes of n segments' centroids, whole tiles: int8 [tile][dim][16 segments]. Their scales are one
+// float a segment, [16 SegmentTiles(n)] as well.
+constexpr size_t CentroidBytes(int n_segments, int dim) {
+  return static_cast<size_t>(SegmentTiles(n_segments)) * kTileSegments * dim;
+}
+
+// What the nibbles of one KV head's codes mean. Channels that no nibble holds are coded by the
+// centroid alone. An unused nibble (keys that hardly vary) has no channels; its code is 0.
+struct TokenCodebook {
+  int dim = 0;        // channels of the head, 16 … 256
+  int n_nibbles = 0;  // 8 (32 bits a row) or 16 (64 bits)
+  // Nibble n codes channel[first[n]] … channel[first[n + 1] - 1], 0 to 4 of them, ascending bits
+  // taken: [n_nibbles + 1].
+  std::vector<uint8_t> first;
+  // Per coded channel, [first.back()]:
+  std::vector<uint8_t> channel;  // no channel twice
+  std::vector<float> weight;     // w > 0, finite
+  std::vector<float> entries;    // [16 each]: the entries' coordinate in this channel of y, finite
+
+  bool empty() const { return dim == 0; }
+  size_t bytes() const;  // memory it takes, for accounting
+};
+
+// 64 stored keys of one KV head: row 0 of the segment, bytes from row to row.
+struct SegmentKeys {
+  const std::byte* k = nullptr;
+  size_t k_stride = 0;
+  KvType k_type = KvType::kF16;
+  int dim = 0;  // a multiple of 16 (of 32 for kQ8_0), 16 … 256
+};
+
+// Writes the mean of the 64 rows, rounded to int8 steps of *scale, into its tile: tile[c * 16 +
+// lane]. Where the mean is not finite (a row holds NaN or infinity, or sums overflow), the centroid
+// is 0 and *scale is NaN: then every estimate for the segment is NaN, as its logits might be.
+void EncodeCentroid(const SegmentKeys& keys, int8_t* tile, int lane, float* scale);
+
+// Writes the 64 rows' codes, [n_nibbles / 2][64], as laid out for CodeBytes: per nibble the entry
+// nearest to y, ties to the lower index. `tile`, `lane`, `scale`: the segment's own, from
+// EncodeCentroid. Rows with NaN or infinity get some valid code.
+void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int8_t* tile, int lane,
+                   float scale, uint8_t* codes);
+
+struct TrainArgs {
+  SegmentKeys keys;  // row 0 of the KV head's cache
+  // The sample: rows 64 segments[i] … 64 segments[i] + 63, all of them stored. Of more than
+  // kMostTrainSegments segments as many, evenly spread over the list, are used.
+  const int32_t* segments = nullptr;
+  int n_segments = 0;
+  // Centroids by segment number, as in CodesView; only the sample's are read.
+  const int8_t* centroids = nullptr;
+  const float* centroid_scales = nullptr;
+  // [dim]: sum or mean of q_i² over queries, in any one positive unit. Null, NaN, infinite or all
+  // zero: every channel weighs the same.
+  const float* query_moment = nullptr;
+  int n_nibbles = 8;  // 8 or 16
+};
+// Channel weights, bits, channels of nibbles and their entries (TokenCodebook), from a sample of
+// keys: bits one at a time to the channel whose expected squared error of y falls most, nibbles
+// packed first-fit, entries from uniform Gaussian quantisers and 6 rounds of k-means. Rows that are
+// not finite are passed over. Deterministic.
+TokenCodebook TrainCodebook(const TrainArgs& args);
+
+// One query head's side of the estimates: 16 products a nibble in steps common to the head. The
+// softmax scale is in them.
+struct alignas(64) QueryTable {
+  uint8_t products[kMostNibbles][kNibbleEntries];
+  float step = 0, offset = 0;  // logits; see ScanCodes
+};
+// Of q [dim], softmax scale included. A q that is not finite gives offset NaN, so that every
+// estimate is NaN.
+void MakeQueryTable(const TokenCodebook& book, const float* q, float scale, QueryTable* table);
+
+// The coded segments of one KV head.
+struct CodesView {
+  int dim = 0, n_nibbles = 0, n_segments = 0;
+  const uint8_t* codes = nullptr;          // CodeBytes(n_segments, n_nibbles)
+  const int8_t* centroids = nullptr;       // CentroidBytes(n_segments, dim)
+  const float* centroid_scales = nullptr;  // [16 SegmentTiles(n_segments)]
+};
+
+// bases[h * stride + s] = scale (q_h·c_s) for segments s in [first, last), h < n_heads. q:
+// [n_heads, dim]. Only [first, last) is written.
+void CentroidLogits(const CodesView& view, const float* q, int n_heads, float scale, int first,
+                    int last, float* bases, size_t stride);
+
+struct ScanArgs {
+  CodesView view;
+  int n_heads = 0;                     // of the group, any number
+  const QueryTable* tables = nullptr;  // [n_heads]
+  const float* bases = nullptr;        // [n_heads][bases_stride], from CentroidLogits
+  size_t bases_stride = 0;
+  float softcap = 0;  // as in AttendArgs
+  // Null: every row counts. Else [4 n_segments], bit i of word b is row 16 b + i; a row whose bit
+  // is 0 gets -inf. Segments without a bit cost next to nothing.
+  const uint16_t* visible = nullptr;
+  float* estimates = nullptr;  // out: [n_heads][estimates_stride], row r at r
+  size_t estimates_stride = 0;
+};
+// estimates = base + offset + step · (sum of the row's products), soft-capped, for the rows of
+// segments [first, last). max[h]: the largest of them, -inf without any, NaN where one is NaN.
+// Off by at most n_nibbles · step / 2, besides FP32 rounding, from the sum of products not rounded.
+void ScanCodes(const ScanArgs& args, int first, int last, float* max);
+
+// In place, for the rows of segments [first, last): p = exp(estimate - max[h]), 0 at -inf; sums[h *
+// sums_stride + s]: the sum over segment s. No estimate is NaN or above max[h]; where max[h] is
+// -inf, all p are 0. Relative error of an exponential at most 2^-12: estimates carry more.
+void ExpEstimates(float* estimates, size_t stride, int n_heads, const float* max, int first,
+                  int last, float* sums, size_t sums_stride);
+
+// The sum of n values in the one order that all callers share.
+float SumInOrder(const float* values, int n);
+
+// worth[r] = sum over heads of p[h * stride + r] · share[h], heads ascending, for the rows of
+// segments [first, last). share: 1 / the head's whole mass; 0 for a head that takes no part.
+void WorthOfRows(const float* p, size_t stride, int n_heads, const float* share, int first,
+                 int last, float* worth);
+
+}  // namespace condense
