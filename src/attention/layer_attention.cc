@@ -95,6 +95,7 @@ class NodeRunner {
       for (int r = 0; r < node_.n_rows; ++r) {
         if (work_.is_single[r]) singles.push_back({s, r});
       }
+      if (policy_.wants_prompt_queries()) NotePromptQueries(s);
     }
     if (work_.selections.size() < singles.size()) work_.selections.resize(singles.size());
     for (size_t i = 0; i < singles.size(); ++i) SelectRow(singles[i], work_.selections[i]);
@@ -120,7 +121,6 @@ class NodeRunner {
         } else {
           const int limit = stream_has_single ? singles[next_single].row : node_.n_rows;
           tile.row_end = std::min(row + rows_per_tile, limit);
-          if (policy_.wants_prompt_queries()) NotePromptQueries(tile);
           multi_rows += tile.n_rows();
         }
         row = tile.row_end;
@@ -140,19 +140,20 @@ class NodeRunner {
     if (multi_rows > 0 && sink_.on_multi_rows) sink_.on_multi_rows(node_.layer, multi_rows);
   }
 
-  // Only a node's last rows count (CodeIndex::kMomentRows): what a decode step will ask is nearest
-  // to them.
-  void NotePromptQueries(const RowTile& tile) {
-    const int first = std::max(tile.row_begin, node_.n_rows - CodeIndex::kMomentRows);
-    if (first >= tile.row_end) return;
-    QueryRows rows;
-    rows.q = node_.q + tile.stream * node_.q_stream + first * node_.q_row;
-    rows.q_row = node_.q_row;
-    rows.q_head = node_.q_head;
-    rows.n_rows = tile.row_end - first;
-    rows.n_heads = node_.n_query_heads;
-    cache_.Stream(node_.first_stream + tile.stream)
-        .codes.NoteQueries(rows, node_.kv.n_kv_heads, node_.kv.k_dim);
+  // Notes the queries of a stream's rows that are no decode steps: its prompt's.
+  void NotePromptQueries(int stream) {
+    work_.prompt_rows.clear();
+    for (int r = 0; r < node_.n_rows; ++r) {
+      if (!work_.is_single[r]) work_.prompt_rows.push_back(r);
+    }
+    QueryRows queries;
+    queries.q = node_.q + stream * node_.q_stream;
+    queries.q_row = node_.q_row;
+    queries.q_head = node_.q_head;
+    queries.rows = work_.prompt_rows;
+    queries.n_heads = node_.n_query_heads;
+    queries.k_dim = node_.kv.k_dim;
+    cache_.Stream(node_.first_stream + stream).codes.NoteQueries(queries, node_.kv.n_kv_heads);
   }
 
   BlockChoice& Choice(size_t tile, int kv_head) const {

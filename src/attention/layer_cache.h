@@ -1,5 +1,6 @@
 // What Condense keeps beside one layer's KV cache: per stream, the block index, the codes of its
-// rows, the rows that were written since the last attention node, and what the policy remembers of each sequence.
+// rows, the rows that were written since the last attention node, and what the policy remembers of
+// each sequence.
 #pragma once
 
 #include <cstdint>

@@ -41,6 +41,9 @@ class CodeIndex {
   // more).
   static constexpr int kMomentRows = 240;
 
+  // Fewer rows' queries than this weight nothing: one query's channels are no guide to the next's.
+  static constexpr int kFewQueries = 64;
+
   // Rows whose contents were just written: their segment's codes are dropped. A codebook that was
   // trained on the segment is dropped with all that it coded.
   void MarkWritten(int row);
@@ -49,15 +52,15 @@ class CodeIndex {
   const QueryMoment& prompt_queries() const { return prompt_; }
 
   struct Request {
-    std::span<const int32_t> segments;  // ascending, not empty: wholly visible, stored
-    int n_nibbles = 8;                  // 8 or 16
-    int refresh_segments = 64;          // a codebook is trained anew after so many more
-    const QueryMoment* queries = nullptr;
+    std::span<const int32_t> segments;     // ascending, not empty: wholly visible, stored
+    int n_nibbles = 8;                     // 8 or 16
+    int refresh_segments = 64;             // a codebook is trained anew after so many more
+    const QueryMoment* queries = nullptr;  // may have too few rows, or be null
     int n_threads = 1;  // of the host's OpenMP team, for training; changes no bit
   };
   // Makes the codes of the segments asked for current. Trains where there is no codebook yet, where
   // it is due, where it knew rows that the query does not see (rolled back), and where it was
-  // trained with few queries and many are there now. Cheap when nothing changed.
+  // trained without queries and enough are there now. Cheap when nothing changed.
   void Refresh(const KvView& view, const Request& request);
   void Forget();
 
@@ -79,7 +82,7 @@ class CodeIndex {
 
  private:
   struct Segment {
-    int16_t book = -1;    // -1: not coded
+    int16_t book = -1;      // -1: not coded
     bool centroid = false;  // current
     uint64_t stamp = 0;
   };
@@ -87,28 +90,33 @@ class CodeIndex {
     std::vector<TokenCodebook> heads;  // [n_kv_heads]; empty: free
     std::vector<bool> knew;            // by segment: trained on it
     int n_segments = 0;                // trained on so many
-    int n_queries = 0;
+    bool weighted = false;             // by queries
     uint64_t last_used = 0;
   };
 
   void Resize(const KvView& view, int n_nibbles);
+  static bool HasQueries(const Request& request) {
+    return request.queries != nullptr && request.queries->n_rows >= kFewQueries;
+  }
   bool TrainingIsDue(const Codebook& book, const Request& request) const;
-  int Train(const KvView& view, const Request& request);
+  int NewBook(const Request& request);
   int FreeBook();
   void DropBook(int book);
+  void FreeUnused();
   SegmentKeys KeysOf(const KvView& view, int kv_head, int segment) const;
-  void EncodeCentroids(const KvView& view, int segment, int kv_head);
-  void Encode(const KvView& view, int segment, int kv_head, int book);
+  void EncodeHead(const KvView& view, const Request& request, int kv_head,
+                  std::span<const int32_t> missing, Codebook& book, bool train);
   size_t CodesOfHead() const { return CodeBytes(capacity_, n_nibbles_); }
   size_t CentroidsOfHead() const { return CentroidBytes(capacity_, k_dim_); }
 
   int n_kv_heads_ = 0, k_dim_ = 0, n_nibbles_ = 0;
   int capacity_ = 0;  // segments
   std::vector<Segment> segments_;
-  std::vector<uint8_t> codes_;      // [n_kv_heads] CodesOfHead()
-  std::vector<int8_t> centroids_;   // [n_kv_heads] CentroidsOfHead()
-  std::vector<float> scales_;       // [n_kv_heads, capacity_]
+  std::vector<uint8_t> codes_;     // [n_kv_heads] CodesOfHead()
+  std::vector<int8_t> centroids_;  // [n_kv_heads] CentroidsOfHead()
+  std::vector<float> scales_;      // [n_kv_heads, capacity_]
   std::vector<Codebook> books_;
+  std::vector<int32_t> missing_;  // of the Refresh under way
   QueryMoment prompt_;
   uint64_t clock_ = 0, n_trained_ = 0, n_coded_ = 0;
 };

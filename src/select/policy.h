@@ -29,6 +29,13 @@ struct SequenceMemory {
   int first_sparse = -1;        // n_visible at the first sparse decision
   std::vector<Choice> choices;  // ascending n_visible; the newest few are kept
   std::vector<std::byte> own;   // for policies with a state of their own
+  // For policies that read V of fewer rows than K: the sum of the values of closed segments.
+  struct ValueSum {
+    int n_segments = 0;
+    uint64_t key = 0;        // of the segments, their order and their contents
+    std::vector<float> sum;  // [n_kv_heads, v_dim]: of the segments' mean values
+  } values;
+  QueryMoment queries;  // of its decode steps, where no prompt was seen
 };
 
 // One query row of one layer. Everything is borrowed for the call.
@@ -57,6 +64,8 @@ class Policy {
   virtual bool is_dense() const { return false; }
   // Dense attention sums V in descending order (the noise-floor control).
   virtual bool reverse_order() const { return false; }
+  // With fewer visible rows everything is read, whatever the budget.
+  virtual int least_rows() const { return 0; }
   // The queries of prompt rows are noted in the stream's CodeIndex, which weights channels by them.
   virtual bool wants_prompt_queries() const { return false; }
 

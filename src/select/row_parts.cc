@@ -15,7 +15,8 @@ constexpr int kSegmentBlocks = kSegmentRows / kBlockRows;
 uint64_t SegmentWord(std::span<const uint16_t> mask, int segment) {
   uint64_t word = 0;
   const size_t block = static_cast<size_t>(segment) * kSegmentBlocks;
-  std::memcpy(&word, mask.data() + block, 2 * std::min<size_t>(kSegmentBlocks, mask.size() - block));
+  std::memcpy(&word, mask.data() + block,
+              2 * std::min<size_t>(kSegmentBlocks, mask.size() - block));
   return word;
 }
 
@@ -27,10 +28,6 @@ void OrSegment(std::span<uint16_t> mask, int segment, uint64_t word) {
 
 }  // namespace
 
-int RowParts::n_candidates() const {
-  return static_cast<int>(segments.size()) * kSegmentRows - n_anchor_coded;
-}
-
 void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& parts) {
   const std::span<const uint16_t> visible = query.visible;
   const int n_blocks = static_cast<int>(visible.size());
@@ -38,7 +35,8 @@ void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& par
   parts.segments.clear();
   parts.always.assign(n_blocks, 0);
   parts.loose.assign(n_blocks, 0);
-  parts.n_always = parts.n_loose = parts.n_anchor_coded = 0;
+  parts.coded.assign(static_cast<size_t>(n_segments) * kSegmentBlocks, 0);
+  parts.n_always = parts.n_loose = parts.n_coded = 0;
 
   int window_begin = n_segments;  // segment
   for (int left = window; window_begin > 0 && left > 0;) {
@@ -61,7 +59,8 @@ void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& par
       always = word;
     } else if (word == ~uint64_t{0}) {
       parts.segments.push_back(s);
-      parts.n_anchor_coded += CountBits(always);
+      OrSegment(parts.coded, s, ~always);
+      parts.n_coded += kSegmentRows - CountBits(always);
     } else {
       OrSegment(parts.loose, s, word & ~always);
       parts.n_loose += CountBits(word & ~always);

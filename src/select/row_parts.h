@@ -20,10 +20,9 @@ struct RowParts {
   // [n_blocks] Visible rows of segments that are neither: the query does not see the others of
   // their segment, so no code is kept for them. Their K is read always, V like a candidate's.
   std::vector<uint16_t> loose;
-  int n_always = 0, n_loose = 0;
-  int n_anchor_coded = 0;  // rows of `always` within `segments`: no candidates
-
-  int n_candidates() const;
+  // Rows of `segments` that are not in `always`: candidates. Whole segments: [4 n_segments].
+  std::vector<uint16_t> coded;
+  int n_always = 0, n_loose = 0, n_coded = 0;
 };
 
 // Allocates nothing once the vectors have grown to the cache's size.
