@@ -1,188 +1,323 @@
-// Training of a token codebook: weights, bits, packing, k-means.
+// Training of a token codebook: channel weights, bits, packing into nibbles, k-means.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "base/result.h"
-#include "kernels/codebook_rows.h"
 #include "kernels/token_codes.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/codebook.cc"
+#include "kernels/highway_config.h"
+//
+#include <hwy/foreach_target.h>
+//
+#include "kernels/code_nearest-inl.h"
+#include "kernels/vector-inl.h"
+
+// What both halves of this file share.
+#ifndef CONDENSE_KERNELS_CODEBOOK_CC_
+#define CONDENSE_KERNELS_CODEBOOK_CC_
+namespace condense {
+
+// y of the sample: [segment][dim][64 rows].
+struct CodeSample {
+  size_t dim = 0, n_segments = 0;
+  std::vector<float> y;
+  float* channel(size_t segment, size_t c) { return y.data() + (segment * dim + c) * kSegmentRows; }
+};
+
+// Mean and population variance of one channel of y.
+struct ChannelSpread {
+  float mean = 0, var = 0;
+};
+
+}  // namespace condense
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace condense {
+namespace HWY_NAMESPACE {
+
+constexpr size_t kRows = kSegmentRows;
+
+// y of one segment's rows: weights times (keys - centroid). `tile`: from the segment's lane on.
+template <KvType kType>
+HWY_INLINE void WeighSegment(const SegmentKeys& keys, const int8_t* tile, float scale,
+                             const float* weights, float* y) {
+  const DF d;
+  HWY_ALIGN float row[16][16];
+  for (size_t c = 0; c < static_cast<size_t>(keys.dim); c += 16) {
+    HWY_ALIGN float center[16];
+    for (size_t i = 0; i < 16; ++i)
+      center[i] = scale * static_cast<float>(tile[(c + i) * kTileSegments]);
+    for (size_t first = 0; first < kRows; first += 16) {
+      for (size_t r = 0; r < 16; ++r) {
+        for (size_t g = 0; g < 16; g += kLanes) {
+          const VF key = Stored<kType>::Load(keys.k + (first + r) * keys.k_stride, c + g);
+          hn::Store(hn::Mul(hn::LoadU(d, weights + c + g), hn::Sub(key, hn::Load(d, center + g))),
+                    d, row[r] + g);
+        }
+      }
+      for (size_t i = 0; i < 16; ++i) {
+        float* to = y + (c + i) * kRows + first;
+        for (size_t r = 0; r < 16; ++r) to[r] = row[r][i];
+      }
+    }
+  }
+}
+
+void Weigh(const SegmentKeys& keys, const int8_t* tile, float scale, const float* weights,
+           float* y) {
+  WithType(keys.k_type,
+           [&]<KvType kType>() HWY_ATTR { WeighSegment<kType>(keys, tile, scale, weights, y); });
+}
+
+ChannelSpread SpreadOf(CodeSample& sample, size_t c) {
+  const DF d;
+  const VF share = hn::Set(d, static_cast<float>(sample.n_segments * kRows));
+  const auto mean_of = [&](auto value) HWY_ATTR {
+    VF sum[kRowVectors];
+    for (size_t g = 0; g < kRowVectors; ++g) {
+      sum[g] = hn::Zero(d);
+      for (size_t s = 0; s < sample.n_segments; ++s) {
+        const float* y = sample.channel(s, c) + g * kLanes;
+        for (size_t r = 0; r < kRows; r += 16) sum[g] = value(hn::LoadU(d, y + r), sum[g]);
+      }
+    }
+    return SumOfLanes(sum) / hn::GetLane(share);
+  };
+  ChannelSpread spread;
+  spread.mean = mean_of([](VF y, VF sum) HWY_ATTR { return hn::Add(sum, y); });
+  const VF mean = hn::Set(d, spread.mean);
+  spread.var = mean_of([mean](VF y, VF sum) HWY_ATTR {
+    const VF off = hn::Sub(y, mean);
+    return hn::MulAdd(off, off, sum);
+  });
+  return spread;
+}
+
+// One round of k-means: entries become the means of the rows nearest to them; an entry without rows
+// stays. channels: [kChannels]; entries: [kChannels][16].
+template <size_t kChannels>
+HWY_INLINE void Round(CodeSample& sample, const uint8_t* channels, float* entries) {
+  double sums[kNibbleEntries][kChannels] = {};
+  double counts[kNibbleEntries] = {};
+  HWY_ALIGN float y[kChannels][kRows];
+  HWY_ALIGN uint8_t nearest[kRows];
+  for (size_t s = 0; s < sample.n_segments; ++s) {
+    for (size_t i = 0; i < kChannels; ++i) std::copy_n(sample.channel(s, channels[i]), kRows, y[i]);
+    NearestOf<kChannels>(y[0], kRows, entries, nearest);
+    for (size_t at = 0; at < kRows; ++at) {
+      const size_t row = at % 4 * 16 + at / 4;
+      double* sum = sums[nearest[at]];
+      for (size_t i = 0; i < kChannels; ++i) sum[i] += static_cast<double>(y[i][row]);
+      counts[nearest[at]] += 1;
+    }
+  }
+  for (size_t e = 0; e < kNibbleEntries; ++e) {
+    if (counts[e] == 0) continue;
+    for (size_t i = 0; i < kChannels; ++i)
+      entries[i * kNibbleEntries + e] = static_cast<float>(sums[e][i] / counts[e]);
+  }
+}
+
+void KMeans(CodeSample& sample, const uint8_t* channels, size_t n_channels, int n_rounds,
+            float* entries) {
+  for (int round = 0; round < n_rounds; ++round) {
+    switch (n_channels) {
+      case 1:
+        Round<1>(sample, channels, entries);
+        break;
+      case 2:
+        Round<2>(sample, channels, entries);
+        break;
+      case 3:
+        Round<3>(sample, channels, entries);
+        break;
+      case 4:
+        Round<4>(sample, channels, entries);
+        break;
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace condense
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace condense {
 namespace {
 
+HWY_EXPORT(Weigh);
+HWY_EXPORT(SpreadOf);
+HWY_EXPORT(KMeans);
+
 constexpr int kMostBits = 4;
 constexpr int kRounds = 6;
-// Expected squared error of a uniform quantiser of 2^b levels of a unit Gaussian, and its step.
+// The best uniform quantiser of 2^b levels for a unit Gaussian (Max 1960): its squared error, and
+// its step.
 constexpr double kDistortion[kMostBits + 1] = {1, .3634, .1188, .03744, .01154};
 constexpr float kStep[kMostBits + 1] = {0, 1.596f, .9957f, .5860f, .3352f};
 
-std::vector<float> ChannelWeights(const float* moment, int dim) {
+std::vector<float> ChannelWeights(const float* moment, size_t dim) {
   std::vector<float> weights(dim, 1.0f);
   if (moment == nullptr) return weights;
-  const double mean = std::accumulate(moment, moment + dim, 0.0) / dim;
-  // In units of the mean: any unit of the moments gives the same weights.
+  const double mean = std::accumulate(moment, moment + dim, 0.0) / static_cast<double>(dim);
   if (!std::isfinite(mean) || mean <= 0) return weights;
-  for (int c = 0; c < dim; ++c) {
+  // In units of the mean: any unit of the moments gives the same weights. The floor keeps channels
+  // that the sample's queries did not use from being thrown away.
+  for (size_t c = 0; c < dim; ++c)
     weights[c] = static_cast<float>(std::sqrt(std::max(moment[c] / mean, 0.0) + .003));
-  }
   return weights;
 }
 
-// y of the sample's finite rows, channel by channel: [dim][n].
-struct Sample {
-  int dim = 0, n = 0;
-  std::vector<float> y;
-  const float* channel(int c) const { return y.data() + static_cast<size_t>(c) * n; }
-};
-
-Sample MakeSample(const TrainArgs& args, const std::vector<float>& weights) {
-  const int dim = args.keys.dim;
-  const int used = std::min(args.n_segments, kMostTrainSegments);
-  std::vector<float> rows;
-  std::vector<float> row(dim);
-  for (int i = 0; i < used; ++i) {
-    const size_t s = args.segments[static_cast<int64_t>(i) * args.n_segments / used];
-    const int8_t* tile = args.centroids + s / kTileSegments * kTileSegments * dim;
-    for (int r = 0; r < kSegmentRows; ++r) {
-      LoadKeyRow(args.keys.k + (s * kSegmentRows + r) * args.keys.k_stride, args.keys.k_type, dim,
-                 row.data());
-      bool finite = true;
-      for (int c = 0; c < dim; ++c) {
-        const float steps = tile[c * kTileSegments + s % kTileSegments];
-        row[c] = weights[c] * std::fma(-args.centroid_scales[s], steps, row[c]);
-        finite = finite && std::isfinite(row[c]);
-      }
-      if (finite) rows.insert(rows.end(), row.begin(), row.end());
-    }
-  }
-  Sample sample;
-  sample.dim = dim, sample.n = static_cast<int>(rows.size() / dim);
-  sample.y.resize(rows.size());
-  for (int c = 0; c < dim; ++c) {
-    for (int r = 0; r < sample.n; ++r)
-      sample.y[static_cast<size_t>(c) * sample.n + r] = rows[static_cast<size_t>(r) * dim + c];
+CodeSample MakeSample(const TrainArgs& args, const std::vector<float>& weights) {
+  CodeSample sample;
+  sample.dim = weights.size();
+  const int n_used = std::min(args.n_segments, kMostTrainSegments);
+  sample.y.resize(static_cast<size_t>(n_used) * kSegmentRows * sample.dim);
+  for (int i = 0; i < n_used; ++i) {
+    const size_t s =
+        static_cast<size_t>(args.segments[int64_t{i} * args.n_segments / std::max(n_used, 1)]);
+    if (!std::isfinite(args.centroid_scales[s])) continue;  // rows that are not finite
+    const int8_t* tile = args.centroids + s / kTileSegments * kTileSegments * sample.dim;
+    SegmentKeys keys = args.keys;
+    keys.k += s * kSegmentRows * keys.k_stride;
+    HWY_DYNAMIC_DISPATCH(Weigh)
+    (keys, tile + s % kTileSegments, args.centroid_scales[s], weights.data(),
+     sample.channel(sample.n_segments++, 0));
   }
   return sample;
 }
 
-struct Spread {
-  double mean = 0, var = 0;
-};
-Spread SpreadOf(const float* y, int n) {
-  if (n == 0) return {};
-  const double mean = std::accumulate(y, y + n, 0.0) / n;
-  double squares = 0;
-  for (int r = 0; r < n; ++r) squares += (y[r] - mean) * (y[r] - mean);
-  return {mean, squares / n};
+// A channel whose variance overflows counts as constant, which codes nothing of it.
+std::vector<ChannelSpread> Spreads(CodeSample& sample) {
+  std::vector<ChannelSpread> spreads(sample.dim);
+  if (sample.n_segments == 0) return spreads;
+  for (size_t c = 0; c < sample.dim; ++c) {
+    const ChannelSpread spread = HWY_DYNAMIC_DISPATCH(SpreadOf)(sample, c);
+    if (std::isfinite(spread.var)) spreads[c] = spread;
+  }
+  return spreads;
 }
 
-// Nibbles that channels with 1, 2, 3, 4 bits need: ones go beside threes first.
+// Whether channels of 1, 2, 3 and 4 bits fit into the nibbles: ones go beside threes first.
 bool Fits(const std::array<int, kMostBits + 1>& n_with, int n_nibbles) {
   const int small = 2 * n_with[2] + std::max(0, n_with[1] - n_with[3]);
   return n_with[4] + n_with[3] + (small + 3) / 4 <= n_nibbles;
 }
 
-// Bits per channel, one at a time to the channel whose error falls most, while they can be packed.
-std::vector<int> GiveBits(const std::vector<Spread>& spread, int n_nibbles) {
-  std::vector<int> bits(spread.size());
+// Bits per channel, one at a time to the channel whose error falls most, among those that leave the
+// channels packable (eleven channels of three bits are not, in eight nibbles).
+std::vector<int> GiveBits(const std::vector<ChannelSpread>& spreads, int n_nibbles) {
+  std::vector<int> bits(spreads.size());
   std::array<int, kMostBits + 1> n_with{};
-  for (int given = 0; given < 4 * n_nibbles; ++given) {
-    int best = -1;
+  for (int given = 0; given < kMostBits * n_nibbles; ++given) {
+    size_t best = 0;
     double greatest = 0;
-    for (size_t c = 0; c < spread.size(); ++c) {
+    for (size_t c = 0; c < spreads.size(); ++c) {
       const int b = bits[c];
       if (b == kMostBits) continue;
-      const double drop = spread[c].var * (kDistortion[b] - kDistortion[b + 1]);
+      const double drop = spreads[c].var * (kDistortion[b] - kDistortion[b + 1]);
       if (!(drop > greatest)) continue;
       std::array<int, kMostBits + 1> after = n_with;
       --after[b], ++after[b + 1];
-      if (Fits(after, n_nibbles)) best = static_cast<int>(c), greatest = drop;
+      if (Fits(after, n_nibbles)) best = c, greatest = drop;
     }
-    if (best < 0) break;
+    if (greatest == 0) break;
     --n_with[bits[best]], ++n_with[bits[best] + 1];
     ++bits[best];
   }
   return bits;
 }
 
-// Channels by nibble: most bits first, each into the first nibble with room.
-std::vector<std::vector<int>> Pack(const std::vector<int>& bits, int n_nibbles) {
-  std::vector<std::vector<int>> nibbles(n_nibbles);
-  std::vector<int> room(n_nibbles, kMostBits);
+using Nibbles = std::vector<std::vector<size_t>>;  // channels, per nibble
+
+// Most bits first, each into the first nibble with room.
+Nibbles Pack(const std::vector<int>& bits, int n_nibbles) {
+  Nibbles nibbles(static_cast<size_t>(n_nibbles));
+  std::vector<int> room(nibbles.size(), kMostBits);
   for (int b = kMostBits; b > 0; --b) {
     for (size_t c = 0; c < bits.size(); ++c) {
       if (bits[c] != b) continue;
-      const auto at = std::find_if(room.begin(), room.end(), [&](int left) { return left >= b; });
-      CONDENSE_CHECK(at != room.end());
-      *at -= b;
-      nibbles[at - room.begin()].push_back(static_cast<int>(c));
+      size_t n = 0;
+      while (n < room.size() && room[n] < b) ++n;
+      CONDENSE_CHECK(n < room.size());
+      room[n] -= b;
+      nibbles[n].push_back(c);
     }
   }
   return nibbles;
 }
 
-// k-means from the entries as they are; entries: [n_channels][16]. An entry without rows stays.
-void Refine(const Sample& sample, const std::vector<int>& channels, float* entries) {
-  for (int round = 0; round < kRounds; ++round) {
-    double sums[kNibbleChannels][kNibbleEntries] = {};
-    int counts[kNibbleEntries] = {};
-    for (int r = 0; r < sample.n; ++r) {
-      int best = 0;
-      float least = std::numeric_limits<float>::infinity();
-      for (int e = 0; e < kNibbleEntries; ++e) {
-        float distance = 0;
-        for (size_t i = 0; i < channels.size(); ++i) {
-          const float off = sample.channel(channels[i])[r] - entries[i * kNibbleEntries + e];
-          distance = std::fma(off, off, distance);
-        }
-        if (distance < least) least = distance, best = e;
-      }
-      ++counts[best];
-      for (size_t i = 0; i < channels.size(); ++i) sums[i][best] += sample.channel(channels[i])[r];
+// The two nibbles of a byte share a range of 8 bits in a query's tables: the widest goes with the
+// narrowest.
+void PairByVariance(const std::vector<ChannelSpread>& spreads, Nibbles& nibbles) {
+  std::vector<std::pair<float, std::vector<size_t>>> order;
+  for (std::vector<size_t>& channels : nibbles) {
+    float var = 0;
+    for (size_t c : channels) var += spreads[c].var;
+    order.emplace_back(var, std::move(channels));
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (size_t p = 0; p < order.size() / 2; ++p) {
+    nibbles[2 * p] = std::move(order[p].second);
+    nibbles[2 * p + 1] = std::move(order[order.size() - 1 - p].second);
+  }
+}
+
+// The product of its channels' uniform quantisers; fewer than 4 bits repeat the grid, and the
+// repeated entries are never nearest.
+void AppendGrid(const std::vector<size_t>& channels, const std::vector<int>& bits,
+                const std::vector<ChannelSpread>& spreads, std::vector<float>& entries) {
+  int inner = 1;
+  for (size_t c : channels) {
+    const int n_levels = 1 << bits[c];
+    const float step = std::sqrt(spreads[c].var) * kStep[bits[c]];
+    for (int e = 0; e < kNibbleEntries; ++e) {
+      const float level =
+          static_cast<float>(e / inner % n_levels) - 0.5f * static_cast<float>(n_levels - 1);
+      entries.push_back(spreads[c].mean + step * level);
     }
-    for (size_t i = 0; i < channels.size(); ++i) {
-      for (int e = 0; e < kNibbleEntries; ++e) {
-        if (counts[e] > 0)
-          entries[i * kNibbleEntries + e] = static_cast<float>(sums[i][e] / counts[e]);
-      }
-    }
+    inner *= n_levels;
   }
 }
 
 }  // namespace
 
 TokenCodebook TrainCodebook(const TrainArgs& args) {
-  const int dim = args.keys.dim;
   CONDENSE_CHECK(args.n_nibbles == 8 || args.n_nibbles == kMostNibbles);
-  const std::vector<float> weights = ChannelWeights(args.query_moment, dim);
-  const Sample sample = MakeSample(args, weights);
-  std::vector<Spread> spread(dim);
-  for (int c = 0; c < dim; ++c) spread[c] = SpreadOf(sample.channel(c), sample.n);
-  const std::vector<int> bits = GiveBits(spread, args.n_nibbles);
+  CONDENSE_CHECK(args.keys.dim >= 16 && args.keys.dim <= 256 && args.keys.dim % 16 == 0);
+  const std::vector<float> weights =
+      ChannelWeights(args.query_moment, static_cast<size_t>(args.keys.dim));
+  CodeSample sample = MakeSample(args, weights);
+  const std::vector<ChannelSpread> spreads = Spreads(sample);
+  const std::vector<int> bits = GiveBits(spreads, args.n_nibbles);
+  Nibbles nibbles = Pack(bits, args.n_nibbles);
+  PairByVariance(spreads, nibbles);
   TokenCodebook book;
-  book.dim = dim, book.n_nibbles = args.n_nibbles;
+  book.dim = args.keys.dim, book.n_nibbles = args.n_nibbles;
   book.first.push_back(0);
-  for (const std::vector<int>& channels : Pack(bits, args.n_nibbles)) {
-    const size_t at = book.entries.size();
-    int stride = 1;  // of a channel's level within the product grid
-    for (int c : channels) {
+  for (const std::vector<size_t>& channels : nibbles) {
+    const size_t begin = book.channel.size();
+    for (size_t c : channels) {
       book.channel.push_back(static_cast<uint8_t>(c));
       book.weight.push_back(weights[c]);
-      const int levels = 1 << bits[c];
-      for (int e = 0; e < kNibbleEntries; ++e) {
-        const float level =
-            static_cast<float>(e / stride % levels) - .5f * static_cast<float>(levels - 1);
-        book.entries.push_back(
-            static_cast<float>(spread[c].mean + std::sqrt(spread[c].var) * kStep[bits[c]] * level));
-      }
-      stride *= levels;
     }
+    AppendGrid(channels, bits, spreads, book.entries);
     book.first.push_back(static_cast<uint8_t>(book.channel.size()));
-    Refine(sample, channels, book.entries.data() + at);
+    HWY_DYNAMIC_DISPATCH(KMeans)
+    (sample, book.channel.data() + begin, channels.size(), kRounds,
+     book.entries.data() + begin * kNibbleEntries);
   }
   return book;
 }
 
 }  // namespace condense
+#endif  // HWY_ONCE

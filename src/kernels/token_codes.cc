@@ -1,5 +1,12 @@
-// Token codes of one KV head: centroids, codes, query tables and the scan.
+// Token codes of one KV head: centroids, codes of a closed segment, and a query head's tables.
 #include "kernels/token_codes.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/token_codes.cc"
+#include "kernels/highway_config.h"
+//
+#include <hwy/foreach_target.h>
+//
 
 #include <algorithm>
 #include <cmath>
@@ -7,30 +14,190 @@
 #include <limits>
 
 #include "base/result.h"
-#include "kernels/codebook_rows.h"
-#include "kernels/half.h"
+#include "kernels/code_nearest-inl.h"
+#include "kernels/vector-inl.h"
 
+HWY_BEFORE_NAMESPACE();
+namespace condense {
+namespace HWY_NAMESPACE {
+
+constexpr size_t kRows = kSegmentRows;
+constexpr size_t kMostDim = 256;
+constexpr size_t kMostCoded = kMostNibbles * kNibbleChannels;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// mean[c] of the 64 rows, added in ascending order. False where one is not finite.
+template <KvType kType>
+HWY_INLINE bool MeanKey(const SegmentKeys& keys, float* mean) {
+  const DF d;
+  MF finite = hn::Eq(hn::Zero(d), hn::Zero(d));
+  for (size_t c = 0; c < static_cast<size_t>(keys.dim); c += kLanes) {
+    VF sum = Stored<kType>::Load(keys.k, c);
+    for (size_t r = 1; r < kRows; ++r)
+      sum = hn::Add(sum, Stored<kType>::Load(keys.k + r * keys.k_stride, c));
+    sum = hn::Mul(sum, hn::Set(d, 1.0f / kRows));
+    finite = hn::And(finite, hn::Eq(hn::Sub(sum, sum), hn::Zero(d)));
+    hn::StoreU(sum, d, mean + c);
+  }
+  return hn::AllTrue(d, finite);
+}
+
+void EncodeCentroid(const SegmentKeys& keys, int8_t* tile, size_t lane, float* scale) {
+  const DF d;
+  const size_t dim = static_cast<size_t>(keys.dim);
+  HWY_ALIGN float mean[kMostDim];
+  HWY_ALIGN int32_t steps[kMostDim];
+  bool finite = false;
+  WithType(keys.k_type, [&]<KvType kType>() HWY_ATTR { finite = MeanKey<kType>(keys, mean); });
+  float largest = 0;
+  for (size_t c = 0; c < dim; ++c) largest = std::max(largest, std::fabs(mean[c]));
+  *scale = finite ? largest / 127 : kNan;
+  // The steps of means so small that the division overflows are 0; so are those without a scale.
+  const float inverse = finite && *scale >= 0x1p-126f ? 1 / *scale : 0;
+  if (inverse == 0) {
+    if (finite) *scale = 0;
+    for (size_t c = 0; c < dim; ++c) tile[c * kTileSegments + lane] = 0;
+    return;
+  }
+  for (size_t c = 0; c < dim; c += kLanes)
+    hn::Store(hn::NearestInt(hn::Mul(hn::Load(d, mean + c), hn::Set(d, inverse))), DI32(),
+              steps + c);
+  for (size_t c = 0; c < dim; ++c)
+    tile[c * kTileSegments + lane] = static_cast<int8_t>(std::clamp(steps[c], -127, 127));
+}
+
+// y[i * 64 + row] of the coded channels, 16 rows at a time.
+template <KvType kType>
+HWY_INLINE void CodedChannels(const TokenCodebook& book, const SegmentKeys& keys,
+                              const int8_t* tile, float scale, float* y) {
+  const DF d;
+  HWY_ALIGN float rows[16][kMostDim];
+  HWY_ALIGN float column[16];
+  for (size_t first = 0; first < kRows; first += 16) {
+    for (size_t r = 0; r < 16; ++r) {
+      const std::byte* row = keys.k + (first + r) * keys.k_stride;
+      for (size_t c = 0; c < static_cast<size_t>(keys.dim); c += kLanes)
+        hn::Store(Stored<kType>::Load(row, c), d, rows[r] + c);
+    }
+    for (size_t i = 0; i < book.channel.size(); ++i) {
+      const size_t c = book.channel[i];
+      for (size_t r = 0; r < 16; ++r) column[r] = rows[r][c];
+      const VF center = hn::Set(d, scale * static_cast<float>(tile[c * kTileSegments]));
+      const VF weight = hn::Set(d, book.weight[i]);
+      for (size_t g = 0; g < 16; g += kLanes)
+        hn::Store(hn::Mul(weight, hn::Sub(hn::Load(d, column + g), center)), d,
+                  y + i * kRows + first + g);
+    }
+  }
+}
+
+void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int8_t* tile,
+                   float scale, uint8_t* codes) {
+  HWY_ALIGN float y[kMostCoded * kRows];
+  HWY_ALIGN uint8_t nibbles[2][kRows];
+  WithType(keys.k_type,
+           [&]<KvType kType>() HWY_ATTR { CodedChannels<kType>(book, keys, tile, scale, y); });
+  for (size_t n = 0; n < static_cast<size_t>(book.n_nibbles); ++n) {
+    const size_t first = book.first[n];
+    const size_t n_channels = book.first[n + 1] - first;
+    if (n_channels == 0) {
+      std::memset(nibbles[n % 2], 0, kRows);
+    } else {
+      Nearest(n_channels, y + first * kRows, kRows, book.entries.data() + first * kNibbleEntries,
+              nibbles[n % 2]);
+    }
+    if (n % 2 == 0) continue;
+    uint8_t* plane = codes + n / 2 * kRows;
+    for (size_t i = 0; i < kRows; ++i)
+      plane[i] = static_cast<uint8_t>(nibbles[0][i] | nibbles[1][i] << 4);
+  }
+}
+
+// scale (q / w)·entry per nibble and entry, and their least and greatest per nibble.
+struct Products {
+  HWY_ALIGN float value[kMostNibbles][kNibbleEntries];
+  float least[kMostNibbles], most[kMostNibbles];
+};
+HWY_INLINE void MakeProducts(const TokenCodebook& book, const float* q, float scale,
+                             Products& products) {
+  const DF d;
+  for (size_t n = 0; n < static_cast<size_t>(book.n_nibbles); ++n) {
+    VF value[kRowVectors];
+    for (size_t g = 0; g < kRowVectors; ++g) value[g] = hn::Zero(d);
+    for (size_t i = book.first[n]; i < book.first[n + 1]; ++i) {
+      const VF factor = hn::Set(d, scale * q[book.channel[i]] / book.weight[i]);
+      for (size_t g = 0; g < kRowVectors; ++g)
+        value[g] = hn::MulAdd(
+            factor, hn::LoadU(d, book.entries.data() + i * kNibbleEntries + g * kLanes), value[g]);
+    }
+    VF least = value[0], most = value[0];
+    for (size_t g = 0; g < kRowVectors; ++g) {
+      hn::Store(value[g], d, products.value[n] + g * kLanes);
+      least = hn::Min(least, value[g]);
+      most = hn::Max(most, value[g]);
+    }
+    products.least[n] = hn::GetLane(hn::MinOfLanes(d, least));
+    products.most[n] = hn::GetLane(hn::MaxOfLanes(d, most));
+  }
+}
+
+HWY_INLINE bool AllFinite(const float* values, size_t n) {
+  const DF d;
+  MF finite = hn::Eq(hn::Zero(d), hn::Zero(d));
+  for (size_t c = 0; c < n; c += kLanes) {
+    const VF value = hn::LoadU(d, values + c);
+    finite = hn::And(finite, hn::Eq(hn::Sub(value, value), hn::Zero(d)));
+  }
+  return hn::AllTrue(d, finite);
+}
+
+void MakeQueryTable(const TokenCodebook& book, const float* q, float scale, QueryTable* table) {
+  const DF d;
+  const size_t n_nibbles = static_cast<size_t>(book.n_nibbles);
+  Products products;
+  std::memset(table->products, 0, sizeof(table->products));
+  table->step = 0, table->offset = kNan;
+  if (!AllFinite(q, static_cast<size_t>(book.dim))) return;
+  MakeProducts(book, q, scale, products);
+  float widest = 0, offset = 0;
+  for (size_t n = 0; n < n_nibbles; n += 2) {
+    widest = std::max(widest, (products.most[n] - products.least[n]) +
+                                  (products.most[n + 1] - products.least[n + 1]));
+    offset += products.least[n] + products.least[n + 1];
+  }
+  if (!(widest + std::fabs(offset) <= std::numeric_limits<float>::max())) return;
+  table->offset = offset;
+  if (widest < 0x1p-118f) return;  // the steps would be subnormal
+  // Rounding adds at most half a step to either of a pair.
+  table->step = widest / 254;
+  const VF inverse = hn::Set(d, 254 / widest);
+  for (size_t n = 0; n < n_nibbles; ++n) {
+    const VF least = hn::Set(d, products.least[n]);
+    for (size_t e = 0; e < kNibbleEntries; e += kLanes) {
+      const VF value = hn::Sub(hn::Load(d, products.value[n] + e), least);
+      const hn::Rebind<uint8_t, DF> d8;
+      hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(hn::Mul(value, inverse))), d8,
+                 table->products[n] + e);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace condense
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace condense {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+HWY_EXPORT(EncodeCentroid);
+HWY_EXPORT(EncodeSegment);
+HWY_EXPORT(MakeQueryTable);
 
-// Byte of a plane that holds a row.
-constexpr int PlaneByte(int row) { return row % 16 * 4 + row / 16; }
-
-int Nearest(const TokenCodebook& book, int nibble, const float* y) {
-  int best = 0;
-  float least = kInf;
-  for (int e = 0; e < kNibbleEntries; ++e) {
-    float distance = 0;
-    for (int i = book.first[nibble]; i < book.first[nibble + 1]; ++i) {
-      const float off = y[i] - book.entries[i * kNibbleEntries + e];
-      distance = std::fma(off, off, distance);
-    }
-    if (distance < least) least = distance, best = e;
-  }
-  return best;
+void CheckKeys(const SegmentKeys& keys, int lane) {
+  CONDENSE_CHECK(keys.dim >= 16 && keys.dim <= 256);
+  CONDENSE_CHECK(keys.dim % (keys.k_type == KvType::kQ8_0 ? 32 : 16) == 0);
+  CONDENSE_CHECK(lane >= 0 && lane < kTileSegments);
 }
 
 }  // namespace
@@ -40,181 +207,22 @@ size_t TokenCodebook::bytes() const {
          sizeof(float) * (weight.size() + entries.size());
 }
 
-void LoadKeyRow(const std::byte* row, KvType type, int dim, float* out) {
-  for (int c = 0; c < dim; ++c) {
-    uint16_t half;
-    switch (type) {
-      case KvType::kF32:
-        std::memcpy(out + c, row + 4 * c, 4);
-        break;
-      case KvType::kF16:
-        std::memcpy(&half, row + 2 * c, 2);
-        out[c] = F32FromF16(half);
-        break;
-      case KvType::kBF16:
-        std::memcpy(&half, row + 2 * c, 2);
-        out[c] = F32FromBF16(half);
-        break;
-      case KvType::kQ8_0: {
-        const std::byte* block = row + c / kQ8BlockValues * kQ8BlockBytes;
-        std::memcpy(&half, block, 2);
-        out[c] = F32FromF16(half) * static_cast<int8_t>(block[2 + c % kQ8BlockValues]);
-        break;
-      }
-    }
-  }
-}
-
 void EncodeCentroid(const SegmentKeys& keys, int8_t* tile, int lane, float* scale) {
-  float mean[256] = {}, row[256];
-  for (int r = 0; r < kSegmentRows; ++r) {
-    LoadKeyRow(keys.k + r * keys.k_stride, keys.k_type, keys.dim, row);
-    for (int c = 0; c < keys.dim; ++c) mean[c] += row[c];
-  }
-  float largest = 0;
-  bool finite = true;
-  for (int c = 0; c < keys.dim; ++c) {
-    mean[c] *= 1.0f / kSegmentRows;
-    finite = finite && std::isfinite(mean[c]);
-    largest = std::max(largest, std::fabs(mean[c]));
-  }
-  *scale = finite ? largest / 127 : kNan;
-  const float inverse = finite && *scale > 0 ? 1 / *scale : 0;
-  for (int c = 0; c < keys.dim; ++c) {
-    const float steps = finite && std::isfinite(inverse) ? mean[c] * inverse : 0.0f;
-    tile[c * kTileSegments + lane] =
-        static_cast<int8_t>(std::nearbyint(std::clamp(steps, -127.0f, 127.0f)));
-  }
+  CheckKeys(keys, lane);
+  HWY_DYNAMIC_DISPATCH(EncodeCentroid)(keys, tile, static_cast<size_t>(lane), scale);
 }
 
 void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int8_t* tile, int lane,
                    float scale, uint8_t* codes) {
-  std::memset(codes, 0, CodeBytes(1, book.n_nibbles));
-  float row[256], y[kMostNibbles * kNibbleChannels];
-  for (int r = 0; r < kSegmentRows; ++r) {
-    LoadKeyRow(keys.k + r * keys.k_stride, keys.k_type, keys.dim, row);
-    for (size_t i = 0; i < book.channel.size(); ++i) {
-      const int c = book.channel[i];
-      y[i] = book.weight[i] *
-             std::fma(-scale, static_cast<float>(tile[c * kTileSegments + lane]), row[c]);
-    }
-    for (int n = 0; n < book.n_nibbles; ++n) {
-      const int code = book.first[n] == book.first[n + 1] ? 0 : Nearest(book, n, y);
-      uint8_t& byte = codes[n / 2 * kSegmentRows + PlaneByte(r)];
-      byte = static_cast<uint8_t>(byte | code << (n % 2 * 4));
-    }
-  }
+  CheckKeys(keys, lane);
+  CONDENSE_CHECK(book.dim == keys.dim);
+  HWY_DYNAMIC_DISPATCH(EncodeSegment)(book, keys, tile + lane, scale, codes);
 }
 
 void MakeQueryTable(const TokenCodebook& book, const float* q, float scale, QueryTable* table) {
-  float products[kMostNibbles][kNibbleEntries] = {};
-  float widest = 0, offset = 0, least[kMostNibbles];
-  for (int n = 0; n < book.n_nibbles; ++n) {
-    for (int i = book.first[n]; i < book.first[n + 1]; ++i) {
-      const float factor = scale * q[book.channel[i]] / book.weight[i];
-      for (int e = 0; e < kNibbleEntries; ++e) {
-        products[n][e] = std::fma(factor, book.entries[i * kNibbleEntries + e], products[n][e]);
-      }
-    }
-    least[n] = *std::min_element(products[n], products[n] + kNibbleEntries);
-    const float most = *std::max_element(products[n], products[n] + kNibbleEntries);
-    widest = std::max(widest, most - least[n]);
-    offset += least[n];
-  }
-  std::memset(table->products, 0, sizeof(table->products));
-  float check = 0;
-  for (int c = 0; c < book.dim; ++c) check += 0 * q[c];
-  table->step = widest / 255;
-  table->offset = offset;
-  if (!std::isfinite(widest) || !std::isfinite(offset) || check != 0) {
-    table->step = 0;
-    table->offset = kNan;
-    return;
-  }
-  const float inverse = table->step > 0 ? 1 / table->step : 0;
-  if (!std::isfinite(inverse)) return;
-  for (int n = 0; n < book.n_nibbles; ++n) {
-    for (int e = 0; e < kNibbleEntries; ++e) {
-      const float steps = std::nearbyint((products[n][e] - least[n]) * inverse);
-      table->products[n][e] = static_cast<uint8_t>(std::clamp(steps, 0.0f, 255.0f));
-    }
-  }
-}
-
-void CentroidLogits(const CodesView& view, const float* q, int n_heads, float scale, int first,
-                    int last, float* bases, size_t stride) {
-  for (int s = first; s < last; ++s) {
-    const int8_t* tile = view.centroids +
-                         static_cast<size_t>(s / kTileSegments) * kTileSegments * view.dim +
-                         s % kTileSegments;
-    for (int h = 0; h < n_heads; ++h) {
-      float even = 0, odd = 0;
-      for (int c = 0; c < view.dim; c += 2) {
-        even = std::fma(q[h * view.dim + c], static_cast<float>(tile[c * kTileSegments]), even);
-        odd = std::fma(q[h * view.dim + c + 1], static_cast<float>(tile[(c + 1) * kTileSegments]),
-                       odd);
-      }
-      bases[h * stride + s] = (even + odd) * (scale * view.centroid_scales[s]);
-    }
-  }
-}
-
-void ScanCodes(const ScanArgs& args, int first, int last, float* max) {
-  const int planes = args.view.n_nibbles / 2;
-  for (int h = 0; h < args.n_heads; ++h) {
-    const QueryTable& table = args.tables[h];
-    float largest = -kInf;
-    bool nan = false;
-    for (int s = first; s < last; ++s) {
-      const float base = args.bases[h * args.bases_stride + s] + table.offset;
-      const uint8_t* codes = args.view.codes + CodeBytes(s, args.view.n_nibbles);
-      for (int r = 0; r < kSegmentRows; ++r) {
-        float& out = args.estimates[h * args.estimates_stride + s * kSegmentRows + r];
-        if (args.visible != nullptr && !((args.visible[4 * s + r / 16] >> (r % 16)) & 1)) {
-          out = -kInf;
-          continue;
-        }
-        int sum = 0;
-        for (int p = 0; p < planes; ++p) {
-          const uint8_t byte = codes[p * kSegmentRows + PlaneByte(r)];
-          sum += table.products[2 * p][byte & 15] + table.products[2 * p + 1][byte >> 4];
-        }
-        out = std::fma(static_cast<float>(sum), table.step, base);
-        if (args.softcap > 0) out = args.softcap * std::tanh(out / args.softcap);
-        nan = nan || out != out;
-        largest = std::max(largest, out);
-      }
-    }
-    max[h] = nan ? kNan : largest;
-  }
-}
-
-void ExpEstimates(float* estimates, size_t stride, int n_heads, const float* max, int first,
-                  int last, float* sums, size_t sums_stride) {
-  for (int h = 0; h < n_heads; ++h) {
-    const float shift = max[h] == -kInf ? 0 : max[h];
-    for (int s = first; s < last; ++s) {
-      float* row = estimates + h * stride + static_cast<size_t>(s) * kSegmentRows;
-      float sum = 0;
-      for (int r = 0; r < kSegmentRows; ++r) sum += row[r] = std::exp(row[r] - shift);
-      sums[h * sums_stride + s] = sum;
-    }
-  }
-}
-
-float SumInOrder(const float* values, int n) {
-  float sum = 0;
-  for (int i = 0; i < n; ++i) sum += values[i];
-  return sum;
-}
-
-void WorthOfRows(const float* p, size_t stride, int n_heads, const float* share, int first,
-                 int last, float* worth) {
-  for (size_t r = static_cast<size_t>(first) * kSegmentRows;
-       r < static_cast<size_t>(last) * kSegmentRows; ++r) {
-    worth[r] = 0;
-    for (int h = 0; h < n_heads; ++h) worth[r] = std::fma(p[h * stride + r], share[h], worth[r]);
-  }
+  CONDENSE_CHECK(!book.empty());
+  HWY_DYNAMIC_DISPATCH(MakeQueryTable)(book, q, scale, table);
 }
 
 }  // namespace condense
+#endif  // HWY_ONCE
