@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attention/layer_attention.h"
@@ -148,6 +150,7 @@ class Host {
     AttentionSink sink;
     std::vector<StepCount> counts;
     sink.on_step = [&](const StepCount& count) { counts.push_back(count); };
+    sink.on_observations = observer_;
     ComputeAttention(node, cache_, policy, n_threads, sink);
     CONDENSE_CHECK(counts.size() == sequences.size());
     std::vector<StepResult> results(n);
@@ -161,6 +164,11 @@ class Host {
   StepResult Step(const Sequence& sequence, const Policy& policy, int n_threads = 1,
                   int layer = 5) {
     return Step(std::vector<const Sequence*>{&sequence}, policy, n_threads, layer)[0];
+  }
+
+  // Every sparse step is observed from now on; null: no more.
+  void Observe(std::function<void(std::span<const Observation>)> observer) {
+    observer_ = std::move(observer);
   }
 
   // What the policy selects for a sequence's newest row, the attention aside.
@@ -192,6 +200,7 @@ class Host {
   int n_rows_, n_streams_;
   std::vector<uint16_t> k_, v_;
   LayerCache cache_;
+  std::function<void(std::span<const Observation>)> observer_;
 };
 
 // Equal to the last bit.
