@@ -66,8 +66,6 @@ class Policy {
   virtual bool reverse_order() const { return false; }
   // With fewer visible rows everything is read, whatever the budget.
   virtual int least_rows() const { return 0; }
-  // The queries of prompt rows are noted in the stream's CodeIndex, which weights channels by them.
-  virtual bool wants_prompt_queries() const { return false; }
 
   // Chooses. Deterministic: equal input gives an equal selection. The selection lies inside
   // `visible`, holds the newest visible row, and is dense where nothing could be left out. Ties:

@@ -124,7 +124,6 @@ class CondensePolicy final : public Policy {
   explicit CondensePolicy(const Options& options) : options_(options) {}
 
   int least_rows() const override { return kLeastRows; }
-  bool wants_prompt_queries() const override { return true; }
 
   void Select(const LayerQuery& query, Selection& selection) const override {
     static thread_local StepScratch scratch;
