@@ -61,11 +61,12 @@ class RowCache {
     }
   }
 
-  // Puts a key in place of a stored one: its KV head's value at `row`, all heads of the row.
-  void Rewrite(int row, unsigned seed) {
+  // Other keys and values in place of the stored ones; `apart` times as far from what keys have in
+  // common.
+  void Rewrite(int row, unsigned seed, float apart = 1.0f) {
     random_.seed(seed);
     std::vector<std::byte> bytes;
-    AppendStored(MakeRow(row), shape_.type, bytes);
+    AppendStored(MakeRow(row, apart), shape_.type, bytes);
     std::copy(bytes.begin(), bytes.end(), k_.begin() + row * row_bytes_);
     bytes.clear();
     AppendStored(Normal(shape_.n_kv_heads * shape_.dim), shape_.type, bytes);
@@ -117,6 +118,18 @@ class RowCache {
     return worth;
   }
 
+  // The prompt's queries, as a node of it leaves them: all as they are now.
+  void NotePrompt(int n_rows) {
+    const std::vector<int> rows(n_rows, 0);
+    QueryRows queries;
+    queries.q = reinterpret_cast<const std::byte*>(q_.data());
+    queries.q_head = sizeof(float) * shape_.dim;
+    queries.rows = rows;
+    queries.n_heads = n_query_heads();
+    queries.k_dim = shape_.dim;
+    codes_.NoteQueries(queries, shape_.n_kv_heads);
+  }
+
   CodeIndex& codes() { return codes_; }
   BlockIndex& index() { return index_; }
   SequenceMemory& memory() { return memory_; }
@@ -134,12 +147,12 @@ class RowCache {
     const auto c = static_cast<float>(channel);
     return 2.0f * std::sin(c) + std::sin(static_cast<float>(row) / (200.0f + 40.0f * c));
   }
-  std::vector<float> MakeRow(int row) {
+  std::vector<float> MakeRow(int row, float apart = 1.0f) {
     std::vector<float> values = Normal(shape_.n_kv_heads * shape_.dim);
     for (size_t i = 0; i < values.size(); ++i) {
       const int c = static_cast<int>(i) % shape_.dim;
       const float spread = 0.3f + 2.5f * std::exp(-static_cast<float>(c) / 10.0f);
-      values[i] = values[i] * spread + Common(c, row);
+      values[i] = apart * values[i] * spread + Common(c, row);
     }
     return values;
   }

@@ -39,8 +39,9 @@ void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& par
   parts.n_always = parts.n_loose = parts.n_coded = 0;
 
   int window_begin = n_segments;  // segment
-  for (int left = window; window_begin > 0 && left > 0;) {
-    left -= CountBits(SegmentWord(visible, --window_begin));
+  int window_left = window;
+  while (window_begin > 0 && window_left > 0) {
+    window_left -= CountBits(SegmentWord(visible, --window_begin));
   }
   const int newest = query.newest_row >= 0 && query.newest_row < n_blocks * kBlockRows &&
                              HasRow(visible, query.newest_row)
@@ -55,9 +56,16 @@ void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& par
       const uint64_t rest = word & ~always;
       always |= rest & (~rest + 1);
     }
-    if (s >= window_begin || s == newest) {
-      always = word;
-    } else if (word == ~uint64_t{0}) {
+    if (s >= window_begin) {
+      // Of the first of these segments, the window may leave out as many rows as it came to spare.
+      uint64_t rows = word;
+      if (s == window_begin) {
+        for (; window_left < 0; ++window_left) rows &= rows - 1;
+      }
+      always |= rows;
+    }
+    if (s == newest) always |= uint64_t{1} << (query.newest_row % kSegmentRows);
+    if (s < window_begin && s != newest && word == ~uint64_t{0}) {
       parts.segments.push_back(s);
       OrSegment(parts.coded, s, ~always);
       parts.n_coded += kSegmentRows - CountBits(always);

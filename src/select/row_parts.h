@@ -14,11 +14,13 @@ namespace condense {
 struct RowParts {
   // Wholly visible segments before the window, ascending: their rows are candidates by their codes.
   std::vector<int32_t> segments;
-  // [n_blocks] Anchor, window and newest row: K and V are read. The window is the last `window`
-  // visible rows and what else is visible in their segments, which are not closed.
+  // [n_blocks] Anchor, window and newest row: K and V are read.
   std::vector<uint16_t> always;
-  // [n_blocks] Visible rows of segments that are neither: the query does not see the others of
-  // their segment, so no code is kept for them. Their K is read always, V like a candidate's.
+  // [n_blocks] Other visible rows without a code: those between the last closed segment and the
+  // window (up to 63), and those of segments that the query does not see whole (other sequences'
+  // rows, freed rows). Their K is read always, V like a candidate's. A code that counts for one
+  // sequence's rows alone would need a centroid and a mask a sequence; few such rows are there but
+  // where sequences decode side by side in one stream.
   std::vector<uint16_t> loose;
   // Rows of `segments` that are not in `always`: candidates. Whole segments: [4 n_segments].
   std::vector<uint16_t> coded;

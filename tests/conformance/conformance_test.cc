@@ -341,6 +341,24 @@ TEST_P(Conformance, RollingBackIntoThePromptEqualsAShorterPrompt) {
   }
 }
 
+// Nobody says that the rows are others now: the next step that is no mere continuation sees it.
+TEST_P(Conformance, ARestoredStateEqualsAFreshOne) {
+  Host fresh(lead_ + 1024), restored(lead_ + 1024);
+  Sequence a, b;
+  fresh.Prefill(a, {0, lead_ + 850}, 30001);
+  Begin(restored, b);
+  restored.Prefill(b, After({0, 880}), 1);
+  Decode(restored, b, *policy_, {50, 51, 52});
+  b.cells.resize(lead_ + 850);
+  restored.Restore(b, 30001);
+  const std::vector<uint64_t> next = {60, 61, 62};
+  const auto x = Decode(fresh, a, *policy_, next), y = Decode(restored, b, *policy_, next);
+  for (size_t i = 0; i < next.size(); ++i) {
+    EXPECT_TRUE(SameBits(x[i].out, y[i].out)) << "step " << i;
+    EXPECT_EQ(x[i].count.sparse, !policy_->is_dense());
+  }
+}
+
 TEST_P(Conformance, RowsReadEqualTheBudgetWithinABlock) {
   if (policy_->is_dense()) return;
   for (int n : {700, 887, 896, 1000}) {

@@ -85,6 +85,17 @@ class Host {
     sequence.newest_token = token;
   }
 
+  // Other tokens' rows in a sequence's cells, and no word of it: a state is loaded, a context
+  // shifted.
+  void Restore(const Sequence& sequence, uint64_t token) {
+    for (size_t i = 0; i < sequence.cells.size(); ++i) {
+      const int cell = sequence.cells[i];
+      const size_t at = (static_cast<size_t>(sequence.stream) * n_rows_ + cell) * kKvHeads * kDim;
+      FillNormal(&k_[at], kKvHeads * kDim, Hash(token + cell, i, 1), 1.0f);
+      FillNormal(&v_[at], kKvHeads * kDim, Hash(token + cell, i, 2), 1.0f);
+    }
+  }
+
   // Many rows at once, as a prompt's node leaves them.
   void Prefill(Sequence& sequence, RowRange cells, uint64_t token) {
     for (int cell = cells.begin; cell < cells.end; ++cell) Append(sequence, cell, token + cell);

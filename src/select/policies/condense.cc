@@ -40,29 +40,33 @@ struct StepScratch {
   std::vector<uint16_t> whole;  // [n_blocks] 0xFFFF in the segments of `parts`
 };
 
-// What the budget buys of each KV head. All of its rows: everything is kept. nullopt: less than
-// what is read always. Everything counts once, whoever reads it how often: codes and centroids, K
-// and V of the rows always read, K of loose rows, K of A, V of B.
+// What the budget buys of each KV head; nullopt where it does not cover what is read always. Every
+// byte counts once, however often it is read: codes and centroids, K and V of the rows always read,
+// K of loose rows, K of A, V of B.
 std::optional<RowBudget> Buy(const Options& options, const LayerQuery& query,
                              const RowParts& parts) {
   const KvView& kv = *query.kv;
   const auto k_bytes = static_cast<double>(kv.KeyBytes());
   const auto v_bytes = static_cast<double>(kv.ValueBytes());
+  const int n_rows = parts.n_coded + parts.n_loose;  // whose V is a matter of choice
+  const double rest =
+      (options.byte_share * query.n_visible - parts.n_always) * (k_bytes + v_bytes) -
+      parts.n_loose * k_bytes;
+  // Every key, without a look at the codes.
+  const double values = std::floor((rest - parts.n_coded * k_bytes) / v_bytes);
+  if (values >= options.split * n_rows) {
+    return RowBudget{.n_keys = parts.n_coded,
+                     .n_values = static_cast<int>(std::min<double>(n_rows, values))};
+  }
   const double codes = static_cast<double>(parts.segments.size()) *
                        static_cast<double>(CodeIndex::BytesPerSegment(options.n_nibbles, kv.k_dim));
-  const double rest = options.byte_share * query.n_visible * (k_bytes + v_bytes) - codes -
-                      parts.n_always * (k_bytes + v_bytes) - parts.n_loose * k_bytes;
-  const double keys =
-      (rest - options.split * parts.n_loose * v_bytes) / (k_bytes + options.split * v_bytes);
+  const double keys = (rest - codes - options.split * parts.n_loose * v_bytes) /
+                      (k_bytes + options.split * v_bytes);
   if (keys < 1) return std::nullopt;
   RowBudget budget;
-  budget.n_keys = static_cast<int>(std::min<double>(parts.n_coded, std::floor(keys)));
-  const int exact = budget.n_keys + parts.n_loose;
-  // Where no key is left to buy, values are.
-  const double values = budget.n_keys < parts.n_coded
-                            ? std::floor(options.split * exact)
-                            : std::floor((rest - budget.n_keys * k_bytes) / v_bytes);
-  budget.n_values = static_cast<int>(std::min<double>(exact, values));
+  // With fewer keys than there are: all of them would do without codes.
+  budget.n_keys = static_cast<int>(std::min<double>(parts.n_coded - 1, std::floor(keys)));
+  budget.n_values = static_cast<int>(options.split * (budget.n_keys + parts.n_loose));
   return budget;
 }
 
@@ -253,9 +257,7 @@ CONDENSE_REGISTER_POLICY(
                   "rows whose V is read, as a share of those whose K is; 0.01 to 1"},
                  {"bits", "32", "of a row's code: 32 or 64"},
                  {"anchor", "1", "rows: the first visible ones are always read; 0 to 1024"},
-                 {"window", "64",
-                  "rows: the last visible ones, and what else is visible of their 64-row segments, "
-                  "are always read; 1 to 1000000"},
+                 {"window", "64", "rows: the last visible ones are always read; 1 to 1000000"},
                  {"refresh", "4096",
                   "rows after which the codebook is trained anew; 64 to 16000000"},
                  {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}},
