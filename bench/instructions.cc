@@ -7,13 +7,16 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "kernels/highway_config.h"
 //
 #include <hwy/highway.h>
 
+#include "kernels/codes_case.h"
 #include "kernels/target.h"
 #include "kernels/test_case.h"
+#include "kernels/top.h"
 #include "select/registry.h"
 #include "select/test_cache.h"
 
@@ -51,6 +54,29 @@ bool CountSelection() {
   return !selection.dense && CountRows(selection.k_masks) < 256;
 }
 
+// A step's parts for one KV head with 8,192 coded rows, and the upkeep of the codes.
+void CountCodes() {
+  constexpr int kSegments = 128;
+  CodedKeys coded({.n_segments = kSegments, .n_heads = kGroup});
+  coded.Encode();
+  coded.Prepare();
+  const int n_rows = static_cast<int>(coded.n_rows());
+  std::vector<int32_t> keys(coded.n_rows()), best(keys);
+  Count("codes_tables", [&] { coded.Tables(); });
+  Count("codes_scan", [&] { coded.Scan(0, kSegments); });
+  coded.p = coded.estimates;
+  Count("codes_exp", [&] { coded.Exp(coded.p.data(), 0, kSegments); });
+  coded.Shares();
+  Count("codes_worth", [&] { coded.Worth(coded.p.data(), 0, kSegments); });
+  Count("codes_top",
+        [&] { TopScores(coded.worth.data(), n_rows, n_rows * 7 / 100, keys.data(), best.data()); });
+  Count("codes_encode", [&] {
+    EncodeCentroid(coded.Segment(1), coded.Tile(1), 1, &coded.scales[1]);
+    coded.EncodeCodes(1);
+  });
+  Count("codes_train", [&] { TrainCodebook(coded.train); });
+}
+
 int Run() {
   if (const Status status = ForceTarget(kTarget); !status.ok()) {
     std::fprintf(stderr, "%s\n", status.error().c_str());
@@ -61,6 +87,7 @@ int Run() {
     CountAttention("verify", 8, type);
     CountAttention("prefill", 32, type);
   }
+  CountCodes();
   if (!CountSelection()) {
     std::fprintf(stderr, "mean:blocks=8 did not choose\n");
     return 1;

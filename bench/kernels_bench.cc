@@ -19,6 +19,7 @@
 #include "kernels/half.h"
 #include "kernels/summary.h"
 #include "kernels/target.h"
+#include "kernels_report.h"
 
 namespace condense {
 namespace {
@@ -26,67 +27,6 @@ namespace {
 constexpr int kDim = 64;
 constexpr int kKvHeads = 3;
 constexpr int kGroup = 3;
-// Larger than the last-level caches of servers.
-constexpr size_t kLargeBytes = size_t{448} << 20;
-
-// CPU time of this thread, as in the benchmarks' rates: other programs on the core do not count.
-double Seconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-// Median of several passes, bytes per second.
-double StreamBandwidth() {
-  static const double bandwidth = [] {
-    const std::vector<float> values(kLargeBytes / sizeof(float), 1.0f);
-    std::vector<double> rates;
-    for (int pass = 0; pass < 5; ++pass) {
-      const double begin = Seconds();
-      benchmark::DoNotOptimize(SumStream(values.data(), values.size()));
-      rates.push_back(kLargeBytes / (Seconds() - begin));
-    }
-    std::sort(rates.begin(), rates.end());
-    return rates[2];
-  }();
-  return bandwidth;
-}
-
-// Register-only multiply-adds, as the machine's yardstick does them; returns the operations.
-double Multiply(size_t n_rounds) {
-  volatile float factor = 1.0f, term = 0.5f;
-  float results[kPeakChains * kPeakLanes];
-  const double flops = MultiplyAddLoop(n_rounds, factor, term, results);
-  benchmark::DoNotOptimize(results);
-  return flops;
-}
-
-double PeakFlops() {
-  static const double peak = [] {
-    std::vector<double> rates;
-    for (int pass = 0; pass < 9; ++pass) {
-      const double begin = Seconds();
-      const double flops = Multiply(2000000);
-      rates.push_back(flops / (Seconds() - begin));
-    }
-    std::sort(rates.begin(), rates.end());
-    return rates[4];
-  }();
-  return peak;
-}
-
-void Report(benchmark::State& state, double bytes, double flops) {
-  const double n = static_cast<double>(state.iterations());
-  state.counters["bytes/s"] = benchmark::Counter(bytes * n, benchmark::Counter::kIsRate);
-  if (bytes > 0) {
-    state.counters["of_stream"] =
-        benchmark::Counter(bytes * n / StreamBandwidth(), benchmark::Counter::kIsRate);
-  }
-  if (flops > 0)
-    state.counters["of_peak"] =
-        benchmark::Counter(flops * n / PeakFlops(), benchmark::Counter::kIsRate);
-}
-
 // A host's cache of one layer after another: rows of all KV heads next to each other, K and V
 // apart.
 struct Cache {

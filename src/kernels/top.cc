@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -18,38 +20,78 @@ HWY_BEFORE_NAMESPACE();
 namespace condense {
 namespace HWY_NAMESPACE {
 
-// Integers in the scores' order. [least, most] spans them. False where a score is NaN.
-HWY_INLINE bool MakeKeys(const float* HWY_RESTRICT scores, size_t n, int32_t* HWY_RESTRICT keys,
-                         int32_t* least, int32_t* most) {
+// Integers in the scores' order; -0 equals +0.
+HWY_INLINE hn::Vec<DI32> KeysOf(VF scores) {
+  const DI32 di;
+  const auto bits = hn::BitCast(di, hn::Add(scores, hn::Zero(DF())));  // -0 + 0 = +0
+  // Of a negative number every bit but the sign flips.
+  return hn::Xor(bits, hn::And(hn::ShiftRight<31>(bits), hn::Set(di, 0x7FFFFFFF)));
+}
+
+// Writes the lanes whose mask is set to `to`, and something to the rest of a whole vector there;
+// returns how many are set. Intel's compressing stores are slow, a register's compression is not.
+HWY_INLINE size_t AppendWhere(hn::Vec<DI32> lanes, hn::Mask<DI32> mask, int32_t* to) {
+  hn::StoreU(hn::Compress(lanes, mask), DI32(), to);
+  return hn::CountTrue(DI32(), mask);
+}
+
+// Keys in (low, high], among which the last that is taken is looked for.
+struct Bracket {
+  int32_t low, high;
+};
+
+// What one pass over the scores finds out. Candidates: the keys within a bracket, copied so that
+// the search reads them alone; those that find no room are counted but not kept.
+constexpr size_t kMostCandidates = 4096;
+struct Keys {
+  int32_t least = std::numeric_limits<int32_t>::max();
+  int32_t most = std::numeric_limits<int32_t>::min();
+  bool ordered = true;  // no score is NaN
+  size_t n_above = 0;   // keys above the bracket
+  size_t n_candidates = 0;
+  HWY_ALIGN int32_t candidates[kMostCandidates + 16];
+};
+
+// Makes the keys; least and most without a bracket, the rest of Keys with one.
+template <bool kBracket>
+HWY_INLINE void MakeKeys(const float* HWY_RESTRICT scores, size_t n, Bracket bracket,
+                         int32_t* HWY_RESTRICT keys, Keys& found) {
   const DF d;
   const DI32 di;
-  auto low = hn::Set(di, std::numeric_limits<int32_t>::max());
-  auto high = hn::Set(di, std::numeric_limits<int32_t>::min());
+  auto least = hn::Set(di, found.least), most = hn::Set(di, found.most), above = hn::Zero(di);
+  const auto low = hn::Set(di, bracket.low), high = hn::Set(di, bracket.high);
   MF ordered = hn::Eq(hn::Zero(d), hn::Zero(d));
-  const auto key_of = [&](VF score) HWY_ATTR {
-    const auto bits = hn::BitCast(di, hn::Add(score, hn::Zero(d)));  // -0 + 0 = +0
-    // Of a negative number every bit but the sign flips.
-    return hn::Xor(bits, hn::And(hn::ShiftRight<31>(bits), hn::Set(di, 0x7FFFFFFF)));
-  };
-  size_t i = 0;
+  size_t n_candidates = 0, i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     const VF score = hn::LoadU(d, scores + i);
     ordered = hn::And(ordered, hn::Eq(score, score));
-    const auto key = key_of(score);
+    const auto key = KeysOf(score);
     hn::StoreU(key, di, keys + i);
-    low = hn::Min(low, key);
-    high = hn::Max(high, key);
+    if (kBracket) {
+      const auto over = hn::Gt(key, high);
+      above = hn::Sub(above, hn::VecFromMask(di, over));
+      const size_t room = std::min(n_candidates, kMostCandidates);
+      n_candidates += AppendWhere(key, hn::AndNot(over, hn::Gt(key, low)), found.candidates + room);
+    } else {
+      least = hn::Min(least, key);
+      most = hn::Max(most, key);
+    }
   }
-  *least = hn::GetLane(hn::MinOfLanes(di, low));
-  *most = hn::GetLane(hn::MaxOfLanes(di, high));
-  bool all_ordered = hn::AllTrue(d, ordered);
+  found.least = hn::GetLane(hn::MinOfLanes(di, least));
+  found.most = hn::GetLane(hn::MaxOfLanes(di, most));
+  found.n_above = static_cast<size_t>(hn::GetLane(hn::SumOfLanes(di, above)));
+  found.ordered = hn::AllTrue(d, ordered);
   for (; i < n; ++i) {
-    all_ordered = all_ordered && scores[i] == scores[i];
-    keys[i] = hn::GetLane(key_of(hn::Set(d, scores[i])));
-    *least = std::min(*least, keys[i]);
-    *most = std::max(*most, keys[i]);
+    found.ordered = found.ordered && scores[i] == scores[i];
+    const int32_t key = keys[i] = hn::GetLane(KeysOf(hn::Set(d, scores[i])));
+    found.least = std::min(found.least, key);
+    found.most = std::max(found.most, key);
+    if (key > bracket.high) ++found.n_above;
+    if (key <= bracket.low || key > bracket.high) continue;
+    found.candidates[std::min(n_candidates, kMostCandidates)] = key;
+    ++n_candidates;
   }
-  return all_ordered;
+  found.n_candidates = n_candidates;
 }
 
 // Keys above `bound`.
@@ -67,16 +109,67 @@ HWY_INLINE size_t CountAbove(const int32_t* HWY_RESTRICT keys, size_t n, int32_t
   return count;
 }
 
-int TopScores(const float* scores, int n_scores, int n_best, int32_t* keys, int* best) {
-  const size_t n = static_cast<size_t>(n_scores);
-  int32_t least, most;
-  if (!MakeKeys(scores, n, keys, &least, &most)) return -1;
-  const size_t wanted = std::min(static_cast<size_t>(std::max(n_best, 0)), n);
-  if (wanted == n) std::iota(best, best + n, 0);
-  if (wanted == n || wanted == 0) return static_cast<int>(wanted);
-  // The wanted-th best key lies in (below, most]: more than `wanted` keys, or just as many, are
-  // above `below`. No key is the least integer.
-  int64_t below = int64_t{least} - 1, top = most;
+// Narrows (low, high], more than `most` keys being above the former and fewer than `fewest` above
+// the latter, to a single key in between that does neither, or, where ties leave none, to
+// neighbours.
+HWY_INLINE Bracket Narrow(const int32_t* keys, size_t n, int64_t low, int64_t high, size_t fewest,
+                          size_t most) {
+  while (low + 1 < high) {
+    const int64_t middle = low + (high - low) / 2;
+    const size_t count = CountAbove(keys, n, static_cast<int32_t>(middle));
+    if (count >= fewest) low = middle;
+    if (count <= most) high = middle;
+  }
+  return {static_cast<int32_t>(low), static_cast<int32_t>(high)};
+}
+
+// A bracket that very probably holds the wanted-th best key and few others, from a sample spread
+// evenly over the scores: its rank there, give or take three standard deviations and a little.
+constexpr size_t kFewestSampled = 2048, kSample = 1024;
+HWY_INLINE Bracket SampleBracket(const float* scores, size_t n, size_t wanted) {
+  const DI32 di;
+  // The longer the scores, the narrower the bracket must be for its keys to find room.
+  constexpr size_t kMost = 4 * kSample;
+  const size_t n_sample = n < 16 * kSample ? kSample : kMost;
+  HWY_ALIGN int32_t keys[kMost];
+  HWY_ALIGN float sample[kMost];
+  const size_t step = n / n_sample;
+  for (size_t i = 0; i < n_sample; ++i) sample[i] = scores[i * step];
+  auto least = hn::Set(di, std::numeric_limits<int32_t>::max());
+  auto most = hn::Set(di, std::numeric_limits<int32_t>::min());
+  for (size_t i = 0; i < n_sample; i += kLanes) {
+    const auto key = KeysOf(hn::Load(DF(), sample + i));
+    hn::Store(key, di, keys + i);
+    least = hn::Min(least, key);
+    most = hn::Max(most, key);
+  }
+  const int64_t low = int64_t{hn::GetLane(hn::MinOfLanes(di, least))} - 1;
+  const int64_t high = hn::GetLane(hn::MaxOfLanes(di, most));
+  const double share = static_cast<double>(wanted) / static_cast<double>(n);
+  const double rank = share * static_cast<double>(n_sample);
+  const size_t slack = 2 + static_cast<size_t>(3 * std::sqrt(rank * (1 - share)));
+  const size_t middle = static_cast<size_t>(rank);
+  // Any key from `slack` to 4/3 of it away serves.
+  const size_t wide = slack + slack / 3;
+  Bracket bracket{std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
+  if (middle + wide < n_sample)
+    bracket.low = Narrow(keys, n_sample, low, high, middle + slack, middle + wide).low;
+  if (middle > wide)
+    bracket.high = Narrow(keys, n_sample, low, high, middle - wide, middle - slack).high;
+  return bracket;
+}
+
+// The keys above `below` are taken, of those equal to below + 1 only the first `ties`, if they are
+// not all of them.
+struct Cut {
+  int64_t below;
+  size_t ties;
+  bool all_ties;
+};
+
+// The cut for `wanted` of n keys, 0 < wanted <= n. The wanted-th best key lies in (below, top].
+HWY_INLINE Cut FindCut(const int32_t* keys, size_t n, size_t wanted, int64_t below, int64_t top) {
+  // More than `wanted` keys, or just as many, are above `below`.
   size_t above = n;
   while (above != wanted && below + 1 < top) {
     const int64_t middle = below + (top - below) / 2;
@@ -88,30 +181,68 @@ int TopScores(const float* scores, int n_scores, int n_best, int32_t* keys, int*
       top = middle;
     }
   }
-  // Of keys equal to the lowest that is taken, as many as are wanted, by index.
-  const int32_t lowest = static_cast<int32_t>(below + 1);
-  size_t ties = wanted - CountAbove(keys, n, lowest);
+  const size_t ties = wanted - CountAbove(keys, n, static_cast<int32_t>(below + 1));
+  return {below, ties, above == wanted};
+}
+
+// Positions of the keys above the cut, ascending.
+HWY_INLINE size_t Take(const int32_t* keys, size_t n, Cut cut, int* best) {
   const DI32 di;
-  const auto bound = hn::Set(di, static_cast<int32_t>(below));
+  const int32_t lowest = static_cast<int32_t>(cut.below + 1);
   size_t taken = 0;
   const auto take = [&](size_t i) {
-    if (keys[i] == lowest) {
-      if (ties == 0) return;
-      --ties;
+    if (!cut.all_ties && keys[i] == lowest) {
+      if (cut.ties == 0) return;
+      --cut.ties;
     }
     best[taken++] = static_cast<int>(i);
   };
+  const auto bound = hn::Set(di, static_cast<int32_t>(cut.below));
   size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    uint8_t bytes[8] = {};
-    hn::StoreMaskBits(di, hn::Gt(hn::LoadU(di, keys + i), bound), bytes);
-    for (uint32_t bits = bytes[0] | (bytes[1] << 8); bits != 0; bits &= bits - 1)
-      take(i + static_cast<size_t>(std::countr_zero(bits)));
+  for (; i + 64 <= n; i += 64) {
+    uint64_t bits = 0;
+    for (size_t at = 0; at < 64; at += kLanes) {
+      uint8_t bytes[8] = {};
+      hn::StoreMaskBits(di, hn::Gt(hn::LoadU(di, keys + i + at), bound), bytes);
+      uint64_t lanes;
+      std::memcpy(&lanes, bytes, sizeof(lanes));
+      bits |= lanes << at;
+    }
+    for (; bits != 0; bits &= bits - 1) take(i + static_cast<size_t>(std::countr_zero(bits)));
   }
   for (; i < n; ++i) {
-    if (keys[i] > below) take(i);
+    if (keys[i] > cut.below) take(i);
   }
-  return static_cast<int>(taken);
+  return taken;
+}
+
+int TopScores(const float* scores, int n_scores, int n_best, int32_t* keys, int* best) {
+  const size_t n = static_cast<size_t>(n_scores);
+  const size_t wanted = std::min(static_cast<size_t>(std::max(n_best, 0)), n);
+  Keys found;
+  if (n >= kFewestSampled && wanted != n && wanted != 0) {
+    const Bracket bracket = SampleBracket(scores, n, wanted);
+    MakeKeys<true>(scores, n, bracket, keys, found);
+    if (!found.ordered) return -1;
+    const bool holds = found.n_above < wanted && wanted <= found.n_above + found.n_candidates;
+    Cut cut;
+    if (holds && found.n_candidates <= kMostCandidates) {
+      cut = FindCut(found.candidates, found.n_candidates, wanted - found.n_above, bracket.low,
+                    bracket.high);
+    } else if (holds) {
+      cut = FindCut(keys, n, wanted, bracket.low, bracket.high);
+    } else {
+      cut = FindCut(keys, n, wanted, std::numeric_limits<int32_t>::min(),
+                    std::numeric_limits<int32_t>::max());
+    }
+    return static_cast<int>(Take(keys, n, cut, best));
+  }
+  MakeKeys<false>(scores, n, {}, keys, found);
+  if (!found.ordered) return -1;
+  if (wanted == n) std::iota(best, best + n, 0);
+  if (wanted == n || wanted == 0) return static_cast<int>(wanted);
+  const Cut cut = FindCut(keys, n, wanted, int64_t{found.least} - 1, found.most);
+  return static_cast<int>(Take(keys, n, cut, best));
 }
 
 }  // namespace HWY_NAMESPACE

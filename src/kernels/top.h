@@ -1,6 +1,7 @@
 // The best of many scores, in the one order that every policy shares: higher score first, then
-// lower index; -0 equals +0. By bisection between the least and the greatest, which reads them at
-// most 32 times whatever their order, and sorts nothing.
+// lower index; -0 equals +0. Sorts nothing: of many scores a sample says where the last taken one
+// must lie, one pass collects the few that lie there, and these are bisected; of few scores, or
+// where the sample was wrong (many equal scores), all are, which reads them at most 32 times.
 #pragma once
 
 #include <cstdint>

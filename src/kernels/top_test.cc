@@ -81,5 +81,52 @@ TEST_P(TopScoresTest, AgreesWithAStableSort) {
   }
 }
 
+// Enough scores for a sample to say where the cut lies, rightly or wrongly.
+TEST_P(TopScoresTest, ManyScoresAgreeWithAStableSort) {
+  std::mt19937 rng(7);
+  for (int trial = 0; trial < 60; ++trial) {
+    std::vector<float> scores(2048 + rng() % 40000);
+    const size_t period = scores.size() / 1024;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const float uniform = static_cast<float>(rng() >> 8);
+      switch (trial % 6) {
+        case 0:  // hardly any ties
+          scores[i] = uniform;
+          break;
+        case 1:  // many
+          scores[i] = static_cast<float>(rng() % 9) - 4;
+          break;
+        case 2:  // all equal but a few
+          scores[i] = rng() % 1000 == 0 ? uniform : -1.0f;
+          break;
+        case 3:  // the sample sees other scores than the rest
+          scores[i] = i % period == 0 ? uniform : -uniform;
+          break;
+        case 4:  // sorted
+          scores[i] = static_cast<float>(i);
+          break;
+        case 5:  // infinities
+          scores[i] = rng() % 3 == 0 ? -std::numeric_limits<float>::infinity() : uniform;
+          break;
+      }
+    }
+    const int n = trial < 30 ? static_cast<int>(scores.size() * 7 / 100)
+                             : static_cast<int>(rng() % (scores.size() + 1));
+    std::vector<int> order(scores.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return scores[a] > scores[b]; });
+    order.resize(n);
+    std::sort(order.begin(), order.end());
+    ASSERT_EQ(Best(scores, n), order) << trial;
+    if (n == 0) continue;
+    scores[rng() % scores.size()] = std::nanf("");
+    std::vector<int32_t> keys(scores.size());
+    ASSERT_EQ(
+        TopScores(scores.data(), static_cast<int>(scores.size()), n, keys.data(), order.data()),
+        -1);
+  }
+}
+
 }  // namespace
 }  // namespace condense

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/codes_case.h"
 #include "kernels/summary.h"
 #include "kernels/target.h"
 #include "kernels/test_case.h"
@@ -98,6 +99,23 @@ uint64_t SummaryBits(KvType type, int dim) {
   return hash.value();
 }
 
+// Centroids, codebook, codes and a step's estimates and worths.
+uint64_t CodesBits(const CodesCase& shape) {
+  Hash hash;
+  CodedKeys coded(shape);
+  coded.Encode();
+  hash.Add(coded.scales), hash.Add(coded.book.weight), hash.Add(coded.book.entries);
+  for (uint8_t channel : coded.book.channel) hash.Add(channel);
+  for (int8_t steps : coded.centroids) hash.Add(static_cast<uint32_t>(steps));
+  for (uint8_t code : coded.codes) hash.Add(code);
+  for (float softcap : {0.0f, 2.0f}) {
+    coded.Step(5, nullptr, softcap);
+    for (const auto* values : {&coded.bases, &coded.estimates, &coded.p, &coded.sums, &coded.worth})
+      hash.Add(*values);
+  }
+  return hash.value();
+}
+
 void PrintTarget(const std::string& target) {
   const auto print = [&](const std::string& name, uint64_t bits) {
     std::printf("%s\t%s\t%016llx\n", target.c_str(), name.c_str(),
@@ -107,6 +125,11 @@ void PrintTarget(const std::string& target) {
   for (int dim : {64, 96, 128, 256}) {
     for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0})
       print("summaries, " + std::to_string(dim) + " " + KvTypeName(type), SummaryBits(type, dim));
+  }
+  for (int dim : {32, 64, 128, 256}) {
+    for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0})
+      print("codes, " + std::to_string(dim) + " " + KvTypeName(type),
+            CodesBits({.dim = dim, .n_nibbles = dim == 128 ? 16 : 8, .type = type}));
   }
 }
 

@@ -1,0 +1,183 @@
+// Keys with their centroids, codebook and codes, and a step's results: for the tests of the token
+// codes and the comparison of bits between targets. Deterministic in the seed.
+#pragma once
+
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kernels/test_case.h"
+#include "kernels/token_codes.h"
+
+namespace condense {
+
+struct CodesCase {
+  int n_segments = 20, dim = 64, n_heads = 3, n_nibbles = 8;
+  KvType type = KvType::kF16;
+  // Deviation of channel c: 2^-(c % spread); 1: all alike.
+  int spread = 5;
+};
+
+// Roughly normal, deviation 1, from IEEE operations alone: the same on every machine.
+inline float RoughNormal(std::mt19937& random) {
+  const uint32_t bytes = static_cast<uint32_t>(random());
+  const uint32_t total =
+      (bytes & 0xFF) + ((bytes >> 8) & 0xFF) + ((bytes >> 16) & 0xFF) + (bytes >> 24);
+  return (static_cast<float>(total) - 510.0f + static_cast<float>(random() >> 8) * 0x1p-24f) *
+         (1 / 147.8f);
+}
+
+class CodedKeys {
+ public:
+  explicit CodedKeys(const CodesCase& shape_in, uint32_t seed = 1)
+      : shape(shape_in), random_(seed) {
+    const size_t dim = static_cast<size_t>(shape.dim);
+    std::vector<float> row(dim), drift(dim);
+    for (int r = 0; r < shape.n_segments * kSegmentRows; ++r) {
+      for (size_t c = 0; c < dim; ++c) {
+        // Offsets that move slowly, as channels of low frequency do after RoPE.
+        drift[c] += 0.05f * RoughNormal(random_);
+        row[c] = drift[c] + std::ldexp(RoughNormal(random_), -static_cast<int>(c) % shape.spread);
+      }
+      AppendStored(row, shape.type, rows);
+      rows.insert(rows.end(), kGap, std::byte{0xFF});
+    }
+    keys = {rows.data(), KvBytes(shape.type, dim) + kGap, shape.type, shape.dim};
+    moment.resize(dim);
+    for (float& value : moment) value = 0.1f + std::fabs(RoughNormal(random_));
+    q.resize(dim * static_cast<size_t>(shape.n_heads));
+    for (float& value : q) value = RoughNormal(random_);
+  }
+  CodedKeys(const CodedKeys&) = delete;
+  CodedKeys& operator=(const CodedKeys&) = delete;
+
+  SegmentKeys Segment(int s) const {
+    SegmentKeys at = keys;
+    at.k += static_cast<size_t>(s) * kSegmentRows * keys.k_stride;
+    return at;
+  }
+  std::byte* Row(int r) { return rows.data() + static_cast<size_t>(r) * keys.k_stride; }
+  int8_t* Tile(int s) {
+    return centroids.data() +
+           static_cast<size_t>(s / kTileSegments) * kTileSegments * static_cast<size_t>(shape.dim);
+  }
+  float CentroidValue(int s, int c) {
+    return scales[static_cast<size_t>(s)] * static_cast<float>(Tile(s)[c * 16 + s % 16]);
+  }
+  int Code(int row, int nibble) const {
+    const int r = row % kSegmentRows;
+    const uint8_t byte =
+        codes[CodeBytes(row / kSegmentRows, shape.n_nibbles) +
+              static_cast<size_t>(nibble / 2 * kSegmentRows + r % 16 * 4 + r / 16)];
+    return nibble % 2 == 0 ? byte & 15 : byte >> 4;
+  }
+
+  // Centroids, codebook, codes.
+  void Encode() {
+    centroids.assign(CentroidBytes(shape.n_segments, shape.dim), 0);
+    scales.assign(static_cast<size_t>(SegmentTiles(shape.n_segments) * kTileSegments), 0);
+    segments_.clear();
+    for (int s = 0; s < shape.n_segments; ++s) {
+      EncodeCentroid(Segment(s), Tile(s), s % kTileSegments, &scales[static_cast<size_t>(s)]);
+      segments_.push_back(s);
+    }
+    train.keys = keys;
+    train.segments = segments_.data(), train.n_segments = shape.n_segments;
+    train.centroids = centroids.data(), train.centroid_scales = scales.data();
+    train.query_moment = moment.data(), train.n_nibbles = shape.n_nibbles;
+    book = TrainCodebook(train);
+    codes.assign(CodeBytes(shape.n_segments, shape.n_nibbles), 0xFF);
+    for (int s = 0; s < shape.n_segments; ++s) EncodeCodes(s);
+  }
+  void EncodeCodes(int s) {
+    EncodeSegment(book, Segment(s), Tile(s), s % kTileSegments, scales[static_cast<size_t>(s)],
+                  codes.data() + CodeBytes(s, shape.n_nibbles));
+  }
+
+  // Room for a step's results, all NaN; Encode() comes first.
+  void Prepare(const uint16_t* visible = nullptr, float softcap = 0) {
+    const size_t n_heads = static_cast<size_t>(shape.n_heads);
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    tables.resize(n_heads);
+    bases.assign(n_heads * scales.size(), nan);
+    estimates.assign(n_heads * n_rows(), nan), worth.assign(n_rows(), nan);
+    sums.assign(n_heads * static_cast<size_t>(shape.n_segments), nan);
+    max.assign(n_heads, -std::numeric_limits<float>::infinity());
+    range_max_.resize(n_heads), share.assign(n_heads, 0);
+    scan.view = {shape.dim,    shape.n_nibbles,  shape.n_segments,
+                 codes.data(), centroids.data(), scales.data()};
+    scan.n_heads = shape.n_heads, scan.tables = tables.data();
+    scan.bases = bases.data(), scan.bases_stride = scales.size();
+    scan.softcap = softcap, scan.visible = visible;
+    scan.estimates = estimates.data(), scan.estimates_stride = n_rows();
+  }
+  // The passes of a step, over a range of segments.
+  void Tables() {
+    for (size_t h = 0; h < tables.size(); ++h)
+      MakeQueryTable(book, q.data() + h * static_cast<size_t>(shape.dim), kScale, &tables[h]);
+  }
+  void Scan(int first, int last) {
+    CentroidLogits(scan.view, q.data(), shape.n_heads, kScale, first, last, bases.data(),
+                   scales.size());
+    ScanCodes(scan, first, last, range_max_.data());
+    for (size_t h = 0; h < max.size(); ++h) max[h] = LargerOrNan(max[h], range_max_[h]);
+  }
+  void Exp(float* values, int first, int last) {
+    ExpEstimates(values, n_rows(), shape.n_heads, max.data(), first, last, sums.data(),
+                 static_cast<size_t>(shape.n_segments));
+  }
+  void Shares() {
+    for (size_t h = 0; h < share.size(); ++h) {
+      const float sum =
+          SumInOrder(sums.data() + h * static_cast<size_t>(shape.n_segments), shape.n_segments);
+      share[h] = sum > 0 ? 1 / sum : 0;
+    }
+  }
+  void Worth(const float* values, int first, int last) {
+    WorthOfRows(values, n_rows(), shape.n_heads, share.data(), first, last, worth.data());
+  }
+
+  // All passes, each cut into ranges of `step` segments as threads would. Without probabilities
+  // and worths where a maximum is NaN: a policy would go dense.
+  void Step(int step, const uint16_t* visible = nullptr, float softcap = 0) {
+    Prepare(visible, softcap);
+    Tables();
+    const auto for_ranges = [&](const auto& pass) {
+      for (int s = 0; s < shape.n_segments; s += step)
+        pass(s, std::min(shape.n_segments, s + step));
+    };
+    for_ranges([&](int first, int last) { Scan(first, last); });
+    p = estimates;
+    for (float largest : max) {
+      if (largest != largest) return;
+    }
+    for_ranges([&](int first, int last) { Exp(p.data(), first, last); });
+    Shares();
+    for_ranges([&](int first, int last) { Worth(p.data(), first, last); });
+  }
+
+  size_t n_rows() const { return static_cast<size_t>(shape.n_segments) * kSegmentRows; }
+
+  static constexpr float kScale = 0.125f;
+  static constexpr size_t kGap = 96;
+
+  CodesCase shape;
+  SegmentKeys keys;
+  std::vector<std::byte> rows;
+  std::vector<float> moment, q;
+  std::vector<int8_t> centroids;
+  std::vector<float> scales;
+  TokenCodebook book;
+  std::vector<uint8_t> codes;
+  std::vector<QueryTable> tables;
+  std::vector<float> bases, estimates, max, p, sums, share, worth;
+  ScanArgs scan;
+  TrainArgs train;
+
+ private:
+  std::vector<int32_t> segments_;
+  std::vector<float> range_max_;
+  std::mt19937 random_;
+};
+
+}  // namespace condense
