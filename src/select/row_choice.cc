@@ -1,8 +1,10 @@
 #include "select/row_choice.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "base/row_mask.h"
 #include "kernels/attend.h"
@@ -12,10 +14,8 @@ namespace condense {
 namespace {
 
 constexpr int kSegmentBlocks = kSegmentRows / kBlockRows;
+constexpr float kNoCandidate = -1.0f;  // below any mass
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-
-// Maximum that keeps NaN.
-float Greater(float a, float b) { return b > a || b != b ? b : a; }
 
 class RowChooser {
  public:
@@ -31,66 +31,79 @@ class RowChooser {
         stride_(static_cast<size_t>(last_) * kSegmentRows) {}
 
   bool Choose(const RowBudget& budget, uint16_t* k_mask, uint16_t* v_mask) {
-    const int n_blocks = static_cast<int>(query_.visible.size());
-    for (int b = 0; b < n_blocks; ++b) {
-      k_mask[b] = static_cast<uint16_t>(parts_.always[b] | parts_.loose[b]);
+    const size_t n_blocks = query_.visible.size();
+    const bool scans = budget.n_keys < parts_.n_coded;
+    for (size_t b = 0; b < n_blocks; ++b) {
+      k_mask[b] =
+          scans ? static_cast<uint16_t>(parts_.always[b] | parts_.loose[b]) : query_.visible[b];
       v_mask[b] = parts_.always[b];
     }
-    if (budget.n_keys >= parts_.n_coded) {
-      for (int b = 0; b < n_blocks; ++b) k_mask[b] = query_.visible[b];
-    } else {
-      ListRows(k_mask);
-      ExactLogits();
+    const int n_fixed = parts_.n_always + parts_.n_loose;
+    n_segments_ = (n_fixed + budget.n_keys + kSegmentRows - 1) / kSegmentRows;
+    exact_stride_ = static_cast<size_t>(n_segments_) * kSegmentRows;
+    s_.rows.clear();
+    s_.logits.assign(group_ * exact_stride_, kMinusInf);
+    s_.exact.resize(group_ * exact_stride_);
+    s_.exact_sums.resize(static_cast<size_t>(group_) * n_segments_);
+    s_.max.resize(group_);
+    s_.share.resize(group_);
+    AddExactLogits(k_mask, nullptr);
+    if (scans) {
+      s_.chosen.assign(n_blocks, 0);
       Estimate();
-      if (!ShortList(budget.n_keys, k_mask)) return false;
+      if (!ShortList(budget.n_keys, s_.chosen)) return false;
+      AddExactLogits(s_.chosen.data(), k_mask);
     }
-    ListRows(k_mask);
-    ExactLogits();
-    return BestValues(budget.n_values, v_mask);
+    return BestValues(budget.n_values, {v_mask, n_blocks});
   }
 
  private:
-  // The blocks and rows of `mask` as a list, padded with empty entries to whole segments.
-  void ListRows(const uint16_t* mask) {
+  // Exact logits of the rows of `mask`, behind those that are there. The rows are added to
+  // `k_mask` where it is not null.
+  void AddExactLogits(const uint16_t* mask, uint16_t* k_mask) {
     s_.blocks.clear();
     s_.masks.clear();
     for (size_t b = 0; b < query_.visible.size(); ++b) {
       if (mask[b] == 0) continue;
       s_.blocks.push_back(static_cast<int32_t>(b));
       s_.masks.push_back(mask[b]);
+      if (k_mask != nullptr) k_mask[b] = static_cast<uint16_t>(k_mask[b] | mask[b]);
+      if (s_.blocks.size() == kChunkBlocks) AddListedLogits();
     }
-    n_listed_ = (static_cast<int>(s_.blocks.size()) + kSegmentBlocks - 1) / kSegmentBlocks;
+    if (!s_.blocks.empty()) AddListedLogits();
   }
 
-  // s_.logits of the listed rows, -inf between them; max and sums are left to Exponentials.
-  void ExactLogits() {
+  // The same for the listed blocks, and empties the list.
+  void AddListedLogits() {
     const KvView& kv = *query_.kv;
-    const size_t stride = static_cast<size_t>(n_listed_) * kSegmentRows;
-    s_.logits.assign(group_ * stride, kMinusInf);
-    s_.head_masks.resize(group_);
-    s_.out.resize(static_cast<size_t>(group_) * kChunkRows);
+    const int n_blocks = static_cast<int>(s_.blocks.size());
+    s_.head_masks.assign(group_, s_.masks.data());
+    s_.block_logits.resize(static_cast<size_t>(group_) * kChunkRows);
     AttendArgs args;
     args.k = kv.KeyRow(kv_head_, 0);
     args.k_stride = kv.k_row;
     args.k_type = kv.k_type;
     args.k_dim = kv.k_dim;
+    args.n_blocks = n_blocks;
+    args.blocks = s_.blocks.data();
     args.n_queries = group_;
     args.q = q_;
     args.masks = s_.head_masks.data();
     args.scale = query_.scale;
     args.softcap = query_.softcap;
-    const int n = static_cast<int>(s_.blocks.size());
-    for (int begin = 0; begin < n; begin += kChunkBlocks) {
-      args.n_blocks = std::min(kChunkBlocks, n - begin);
-      args.blocks = s_.blocks.data() + begin;
-      std::fill(s_.head_masks.begin(), s_.head_masks.end(), s_.masks.data() + begin);
-      RowLogits(args, s_.out.data());
-      const size_t n_rows = static_cast<size_t>(args.n_blocks) * kBlockRows;
-      for (int h = 0; h < group_; ++h) {
-        std::copy_n(s_.out.data() + h * n_rows, n_rows,
-                    s_.logits.data() + h * stride + static_cast<size_t>(begin) * kBlockRows);
+    RowLogits(args, s_.block_logits.data());
+    for (int b = 0; b < n_blocks; ++b) {
+      for (uint32_t word = s_.masks[b]; word != 0; word &= word - 1) {
+        const int at = b * kBlockRows + std::countr_zero(word);
+        for (int h = 0; h < group_; ++h) {
+          s_.logits[h * exact_stride_ + s_.rows.size()] =
+              s_.block_logits[h * n_blocks * kBlockRows + at];
+        }
+        s_.rows.push_back(s_.blocks[b] * kBlockRows + std::countr_zero(word));
       }
     }
+    s_.blocks.clear();
+    s_.masks.clear();
   }
 
   // s_.estimates of the coded rows, -inf for others; s_.max of them.
@@ -99,8 +112,7 @@ class RowChooser {
     s_.estimates.resize(group_ * stride_);
     s_.bases.resize(static_cast<size_t>(group_) * last_);
     s_.tables.resize(group_);
-    s_.max.assign(group_, kMinusInf);
-    s_.share.resize(group_);
+    std::fill(s_.max.begin(), s_.max.end(), kMinusInf);
     CentroidLogits(view, q_, group_, query_.scale, first_, last_, s_.bases.data(), last_);
     ScanArgs args;
     args.view = view;
@@ -125,31 +137,29 @@ class RowChooser {
                        q_ + static_cast<size_t>(h) * query_.kv->k_dim, query_.scale, &s_.tables[h]);
       }
       ScanCodes(args, begin, end, s_.share.data());
-      for (int h = 0; h < group_; ++h) s_.max[h] = Greater(s_.max[h], s_.share[h]);
+      for (int h = 0; h < group_; ++h) s_.max[h] = LargerOrNan(s_.max[h], s_.share[h]);
     }
   }
 
-  // In place: s_.logits to exp(logit - max), with the larger of their maximum and s_.max; s_.share
-  // to 1 / the head's whole mass, `others` included. False where a logit is not finite.
+  // s_.exact = exp(logit - max), s_.max the larger of what it was and the greatest logit. False
+  // where that is not finite.
   bool ExactShares() {
-    const size_t stride = static_cast<size_t>(n_listed_) * kSegmentRows;
     for (int h = 0; h < group_; ++h) {
-      for (size_t i = h * stride; i < (h + 1) * stride; ++i) {
-        s_.max[h] = Greater(s_.max[h], s_.logits[i]);
-      }
+      const float* logits = s_.logits.data() + h * exact_stride_;
+      for (size_t i = 0; i < s_.rows.size(); ++i) s_.max[h] = LargerOrNan(s_.max[h], logits[i]);
       if (!std::isfinite(s_.max[h])) return false;
     }
-    s_.logit_sums.resize(static_cast<size_t>(group_) * n_listed_);
-    ExpEstimates(s_.logits.data(), stride, group_, s_.max.data(), 0, n_listed_,
-                 s_.logit_sums.data(), n_listed_);
+    std::copy(s_.logits.begin(), s_.logits.end(), s_.exact.begin());
+    ExpEstimates(s_.exact.data(), exact_stride_, group_, s_.max.data(), 0, n_segments_,
+                 s_.exact_sums.data(), n_segments_);
     return true;
   }
   float ExactSum(int head) const {
-    return SumInOrder(s_.logit_sums.data() + static_cast<size_t>(head) * n_listed_, n_listed_);
+    return SumInOrder(s_.exact_sums.data() + static_cast<size_t>(head) * n_segments_, n_segments_);
   }
 
   // Adds the `n` coded rows with the most estimated mass to `mask`.
-  bool ShortList(int n, uint16_t* mask) {
+  bool ShortList(int n, std::span<uint16_t> mask) {
     if (!ExactShares()) return false;
     s_.sums.resize(static_cast<size_t>(group_) * last_);
     ExpEstimates(s_.estimates.data(), stride_, group_, s_.max.data(), first_, last_, s_.sums.data(),
@@ -161,47 +171,38 @@ class RowChooser {
     s_.worth.resize(stride_);
     WorthOfRows(s_.estimates.data(), stride_, group_, s_.share.data(), first_, last_,
                 s_.worth.data());
-    const int begin = first_ * kSegmentRows;
-    if (!BestRows(parts_.coded.data() + static_cast<size_t>(first_) * kSegmentBlocks,
-                  (last_ - first_) * kSegmentBlocks, n, s_.worth.data() + begin)) {
-      return false;
-    }
-    for (int at : s_.best) AddRow({mask, query_.visible.size()}, begin + at);
-    return true;
-  }
-
-  // Adds the `n` rows with the most exact mass to `mask`, of the listed ones that it lacks.
-  bool BestValues(int n, uint16_t* mask) {
-    s_.max.assign(group_, kMinusInf);
-    s_.share.resize(group_);
-    if (!ExactShares()) return false;
-    for (int h = 0; h < group_; ++h) s_.share[h] = 1.0f / ExactSum(h);
-    const size_t stride = static_cast<size_t>(n_listed_) * kSegmentRows;
-    s_.worth.resize(std::max(s_.worth.size(), stride));
-    WorthOfRows(s_.logits.data(), stride, group_, s_.share.data(), 0, n_listed_, s_.worth.data());
-    for (size_t i = 0; i < s_.blocks.size(); ++i) {
-      s_.masks[i] = static_cast<uint16_t>(s_.masks[i] & ~mask[s_.blocks[i]]);
-    }
-    if (!BestRows(s_.masks.data(), static_cast<int>(s_.blocks.size()), n, s_.worth.data())) {
-      return false;
-    }
-    for (int at : s_.best) {
-      AddRow({mask, query_.visible.size()},
-             s_.blocks[at / kBlockRows] * kBlockRows + at % kBlockRows);
-    }
-    return true;
-  }
-
-  // s_.best = the positions of the n greatest of `worth` among the rows of `mask`; no fewer are
-  // there. Worths of other rows are overwritten. False where a worth is NaN.
-  bool BestRows(const uint16_t* mask, int n_blocks, int n, float* worth) {
-    for (int b = 0; b < n_blocks; ++b) {
-      if (mask[b] == 0xFFFF) continue;
+    for (int b = first_ * kSegmentBlocks; b < last_ * kSegmentBlocks; ++b) {
+      const uint16_t coded = parts_.coded[b];
+      if (coded == 0xFFFF) continue;
       for (int i = 0; i < kBlockRows; ++i) {
-        if (!((mask[b] >> i) & 1)) worth[b * kBlockRows + i] = -1.0f;  // below any mass
+        if (!((coded >> i) & 1)) s_.worth[b * kBlockRows + i] = kNoCandidate;
       }
     }
-    const int n_rows = n_blocks * kBlockRows;
+    const int begin = first_ * kSegmentRows;
+    if (!Best(s_.worth.data() + begin, (last_ - first_) * kSegmentRows, n)) return false;
+    for (int at : s_.best) AddRow(mask, begin + at);
+    return true;
+  }
+
+  // Adds the `n` rows with the most exact mass to `mask`, of those with exact logits that it lacks.
+  bool BestValues(int n, std::span<uint16_t> mask) {
+    std::fill(s_.max.begin(), s_.max.end(), kMinusInf);
+    if (!ExactShares()) return false;
+    for (int h = 0; h < group_; ++h) s_.share[h] = 1.0f / ExactSum(h);
+    s_.worth.resize(std::max(s_.worth.size(), exact_stride_));
+    WorthOfRows(s_.exact.data(), exact_stride_, group_, s_.share.data(), 0, n_segments_,
+                s_.worth.data());
+    for (size_t i = 0; i < s_.rows.size(); ++i) {
+      if (HasRow(mask, s_.rows[i])) s_.worth[i] = kNoCandidate;
+    }
+    if (!Best(s_.worth.data(), static_cast<int>(s_.rows.size()), n)) return false;
+    for (int at : s_.best) AddRow(mask, s_.rows[at]);
+    return true;
+  }
+
+  // s_.best = the positions of the n greatest worths; so many candidates are there. False where one
+  // is NaN.
+  bool Best(const float* worth, int n_rows, int n) {
     s_.keys.resize(n_rows);
     s_.best.resize(n);
     return TopScores(worth, n_rows, n, s_.keys.data(), s_.best.data()) >= 0;
@@ -215,7 +216,8 @@ class RowChooser {
   const float* const q_;    // [group, k_dim]
   const int first_, last_;  // segments that are scanned
   const size_t stride_;     // of estimates
-  int n_listed_ = 0;        // segments of four listed blocks
+  int n_segments_ = 0;      // of 64 rows with exact logits
+  size_t exact_stride_ = 0;
 };
 
 }  // namespace

@@ -21,19 +21,23 @@ struct RowBudget {
 
 // Working memory of one thread, for the KV head that it chooses for. Grows to the cache's size.
 struct RowScratch {
-  std::vector<QueryTable> tables;           // [group]
-  std::vector<float> bases;                 // [group, n_segments]
-  std::vector<float> estimates;             // [group, 64 n_segments], then shares of mass
-  std::vector<float> sums;                  // [group, n_segments]
-  std::vector<float> max, share;            // [group]
-  std::vector<float> worth;                 // [64 n_segments]
-  std::vector<int32_t> keys;                // for TopScores
-  std::vector<int> best;                    // positions, ascending
-  std::vector<int32_t> blocks;              // of rows with exact logits, ascending
+  std::vector<QueryTable> tables;  // [group]
+  std::vector<float> bases;        // [group, n_segments]
+  std::vector<float> estimates;    // [group, 64 n_segments], then shares of mass
+  std::vector<float> sums;         // [group, n_segments]
+  std::vector<float> max, share;   // [group]
+  std::vector<float> worth;        // [64 n_segments]
+  std::vector<uint16_t> chosen;    // [n_blocks] A
+  std::vector<int32_t> keys;       // for TopScores
+  std::vector<int> best;           // positions, ascending
+  // Rows with exact logits: those read always, loose ones, then A.
+  std::vector<int32_t> rows;                // [n]
+  std::vector<float> logits;                // [group, n rounded up to segments]
+  std::vector<float> exact;                 // the same: their exponentials
+  std::vector<float> exact_sums;            // [group, segments of 64 of them]
+  std::vector<int32_t> blocks;              // of one call
   std::vector<uint16_t> masks;              // their rows
-  std::vector<float> logits;                // [group, 64 segments of 4 listed blocks], then shares
-  std::vector<float> logit_sums;            // [group, segments of 4 listed blocks]
-  std::vector<float> out;                   // [group, 16 blocks of one call]
+  std::vector<float> block_logits;          // [group, 16 blocks]
   std::vector<const uint16_t*> head_masks;  // [group]
 };
 
