@@ -66,6 +66,8 @@ void CountCodes() {
   Count("codes_scan", [&] { coded.Scan(0, kSegments); });
   coded.p = coded.estimates;
   Count("codes_exp", [&] { coded.Exp(coded.p.data(), 0, kSegments); });
+  coded.p = coded.estimates;  // they were replaced twice
+  coded.Exp(coded.p.data(), 0, kSegments);
   coded.Shares();
   Count("codes_worth", [&] { coded.Worth(coded.p.data(), 0, kSegments); });
   Count("codes_top",

@@ -95,7 +95,8 @@ class NodeRunner {
       for (int r = 0; r < node_.n_rows; ++r) {
         if (work_.is_single[r]) singles.push_back({s, r});
       }
-      NotePromptQueries(s);
+      NotePromptQueries(node_, s, work_.is_single, work_.prompt_rows,
+                        cache_.Stream(node_.first_stream + s).codes);
     }
     if (work_.selections.size() < singles.size()) work_.selections.resize(singles.size());
     for (size_t i = 0; i < singles.size(); ++i) SelectRow(singles[i], work_.selections[i]);
@@ -138,23 +139,6 @@ class NodeRunner {
     // The lists of blocks are a part of choosing.
     if (!singles.empty()) sink_.select_ns += NsSince(start);
     if (multi_rows > 0 && sink_.on_multi_rows) sink_.on_multi_rows(node_.layer, multi_rows);
-  }
-
-  // Notes the queries of a stream's rows that are no decode steps: its prompt's. Whatever the policy
-  // in force: another may decode what follows. 240 rows of 9 heads take some 50 microseconds.
-  void NotePromptQueries(int stream) {
-    work_.prompt_rows.clear();
-    for (int r = 0; r < node_.n_rows; ++r) {
-      if (!work_.is_single[r]) work_.prompt_rows.push_back(r);
-    }
-    QueryRows queries;
-    queries.q = node_.q + stream * node_.q_stream;
-    queries.q_row = node_.q_row;
-    queries.q_head = node_.q_head;
-    queries.rows = work_.prompt_rows;
-    queries.n_heads = node_.n_query_heads;
-    queries.k_dim = node_.kv.k_dim;
-    cache_.Stream(node_.first_stream + stream).codes.NoteQueries(queries, node_.kv.n_kv_heads);
   }
 
   BlockChoice& Choice(size_t tile, int kv_head) const {

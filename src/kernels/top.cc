@@ -28,11 +28,26 @@ HWY_INLINE hn::Vec<DI32> KeysOf(VF scores) {
   return hn::Xor(bits, hn::And(hn::ShiftRight<31>(bits), hn::Set(di, 0x7FFFFFFF)));
 }
 
-// Writes the lanes whose mask is set to `to`, and something to the rest of a whole vector there;
-// returns how many are set. Intel's compressing stores are slow, a register's compression is not.
+// Writes the lanes whose mask is set to `to`, and perhaps something to the rest of a whole vector
+// there; returns how many are set.
 HWY_INLINE size_t AppendWhere(hn::Vec<DI32> lanes, hn::Mask<DI32> mask, int32_t* to) {
-  hn::StoreU(hn::Compress(lanes, mask), DI32(), to);
-  return hn::CountTrue(DI32(), mask);
+  const DI32 di;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  // Intel's compressing stores are slow, a register's compression is not.
+  hn::StoreU(hn::Compress(lanes, mask), di, to);
+  return hn::CountTrue(di, mask);
+#else
+  // Highway compresses by a table, which GCC copies to the stack each time (130 instructions).
+  if (hn::AllFalse(di, mask)) return 0;
+  HWY_ALIGN int32_t values[kLanes];
+  hn::Store(lanes, di, values);
+  uint8_t bytes[8] = {};
+  hn::StoreMaskBits(di, mask, bytes);
+  size_t count = 0;
+  for (uint32_t bits = bytes[0]; bits != 0; bits &= bits - 1)
+    to[count++] = values[std::countr_zero(bits)];
+  return count;
+#endif
 }
 
 // Keys in (low, high], among which the last that is taken is looked for.

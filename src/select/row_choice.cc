@@ -1,9 +1,11 @@
 #include "select/row_choice.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <span>
 
 #include "base/row_mask.h"
@@ -145,14 +147,22 @@ class RowChooser {
   // where that is not finite.
   bool ExactShares() {
     for (int h = 0; h < group_; ++h) {
-      const float* logits = s_.logits.data() + h * exact_stride_;
-      for (size_t i = 0; i < s_.rows.size(); ++i) s_.max[h] = LargerOrNan(s_.max[h], logits[i]);
+      s_.max[h] = LargerOrNan(s_.max[h], Largest(s_.logits.data() + h * exact_stride_));
       if (!std::isfinite(s_.max[h])) return false;
     }
     std::copy(s_.logits.begin(), s_.logits.end(), s_.exact.begin());
     ExpEstimates(s_.exact.data(), exact_stride_, group_, s_.max.data(), 0, n_segments_,
                  s_.exact_sums.data(), n_segments_);
     return true;
+  }
+  // Of one head's exact logits, in lanes that the compiler can keep in registers.
+  float Largest(const float* logits) const {
+    std::array<float, kBlockRows> lanes;
+    lanes.fill(kMinusInf);
+    for (size_t i = 0; i < exact_stride_; i += kBlockRows) {
+      for (int j = 0; j < kBlockRows; ++j) lanes[j] = LargerOrNan(lanes[j], logits[i + j]);
+    }
+    return std::accumulate(lanes.begin(), lanes.end(), kMinusInf, LargerOrNan);
   }
   float ExactSum(int head) const {
     return SumInOrder(s_.exact_sums.data() + static_cast<size_t>(head) * n_segments_, n_segments_);
