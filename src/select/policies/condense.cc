@@ -132,6 +132,7 @@ class CondensePolicy final : public Policy {
   void Select(const LayerQuery& query, Selection& selection) const override {
     static thread_local StepScratch scratch;
     StepScratch& s = scratch;
+    CONDENSE_CHECK(query.codes != nullptr && query.memory != nullptr);
     selection.Reset();
     if (options_.dense_layers.Contains(query.layer)) {
       selection.reason = Fallback::kLayer;
