@@ -73,12 +73,15 @@ struct condense_counters {
 struct condense_observation {
   int32_t layer, query_head, kv_head;
   int32_t visible_rows, rows_read;
-  float omitted_mass;   /* epsilon: full attention weight of the rows not read, in [0, 1] */
+  float omitted_mass; /* epsilon: full attention weight of the rows whose key is not read, in [0, 1]
+                       */
   float value_norm_max; /* largest |v| among the visible rows of this KV head */
   float output_error;   /* |o_full - o_sparse| */
   float output_norm;    /* |o_full| */
   float identity_error; /* |(o_full - o_sparse) - epsilon (o_dropped - o_sparse)|: 0 but for
-                           rounding */
+                           rounding. Where some rows' keys are read and not their values, o_sparse
+                           in the bracket on the right has their values, and what took their place
+                           is accounted for */
 };
 typedef void (*condense_observer)(const struct condense_observation* observations, size_t n,
                                   void* user);

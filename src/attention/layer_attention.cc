@@ -95,6 +95,8 @@ class NodeRunner {
       for (int r = 0; r < node_.n_rows; ++r) {
         if (work_.is_single[r]) singles.push_back({s, r});
       }
+      NotePromptQueries(node_, s, work_.is_single, work_.prompt_rows,
+                        cache_.Stream(node_.first_stream + s).codes);
     }
     if (work_.selections.size() < singles.size()) work_.selections.resize(singles.size());
     for (size_t i = 0; i < singles.size(); ++i) SelectRow(singles[i], work_.selections[i]);
@@ -172,6 +174,7 @@ class NodeRunner {
         const bool current = stream.index.SpotCheck(view, continued ? 2 : -1) &&
                              (!node_.check_all_blocks || stream.index.CheckLastRows(view));
         if (!current) {
+          stream.codes.Forget();
           stream.ForgetChoices();
           state = &stream.Sequence(visible, n_visible, &continued);
         }
@@ -182,6 +185,7 @@ class NodeRunner {
         query.layer = node_.layer;
         query.kv = &view;
         query.index = &stream.index;
+        query.codes = &stream.codes;
         query.visible = visible;
         query.n_visible = n_visible;
         for (int written : stream.written) {

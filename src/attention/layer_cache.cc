@@ -13,6 +13,7 @@ void StreamCache::MarkWritten(int row) {
   writes_seen = true;
   written.push_back(row);
   index.MarkWritten(row);
+  codes.MarkWritten(row);
   for (SequenceState& sequence : sequences) {
     if (static_cast<size_t>(row / kBlockRows) >= sequence.visible.size()) continue;
     uint16_t& word = sequence.visible[row / kBlockRows];
@@ -82,6 +83,7 @@ void LayerCache::MarkWritten(int stream, int row) { Stream(stream).MarkWritten(r
 void LayerCache::Forget() {
   for (StreamCache& stream : streams) {
     stream.index.Forget();
+    stream.codes.Forget();
     stream.ForgetChoices();
   }
 }

@@ -1,5 +1,6 @@
-// What Condense keeps beside one layer's KV cache: per stream, the block index, the rows that were
-// written since the last attention node, and what the policy remembers of each sequence.
+// What Condense keeps beside one layer's KV cache: per stream, the block index, the codes of its
+// rows, the rows that were written since the last attention node, and what the policy remembers of
+// each sequence.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 #include "base/row_mask.h"
 #include "cache/block_index.h"
+#include "cache/code_index.h"
 #include "select/policy.h"
 
 namespace condense {
@@ -25,6 +27,7 @@ struct SequenceState {
 
 struct StreamCache {
   BlockIndex index;
+  CodeIndex codes;
   std::vector<int> written;  // rows written since the last attention node, in order
   bool writes_seen = false;  // this cache's writes come to us; without them nothing can be trusted
   std::list<SequenceState> sequences;

@@ -15,19 +15,23 @@ constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 struct State {
   std::vector<float> o;
-  float max = kNegInf, sum = 0.0f;
+  float max = kNegInf, sum = 0.0f, sum_v = 0.0f;
+
+  // Channel d of the output over the state's rows; 0 without any.
+  float Output(int d) const { return sum == 0.0f ? 0.0f : o[d] / sum; }
 };
 
-// One query over the rows of `mask`, all chunks merged.
+// One query over the rows of `mask`, values of those in `v_mask` alone, all chunks merged.
 State AttendRows(const AttentionNode& node, const KvView& view, int kv_head, const float* q,
-                 std::span<const uint16_t> mask) {
+                 std::span<const uint16_t> mask, std::span<const uint16_t> v_mask) {
   State state;
   state.o.assign(view.v_dim, 0.0f);
   std::vector<float> o(view.v_dim);
   for (int chunk = 0; chunk < ChunksFor(view.n_rows); ++chunk) {
     const int block = chunk * kChunkBlocks;
     const uint16_t* words = mask.data() + block;
-    float max = 0, sum = 0;
+    const uint16_t* v_words = v_mask.data() + block;
+    float max = 0, sum = 0, sum_v = 0;
     AttendArgs args;
     args.k = view.KeyRow(kv_head, block * kBlockRows);
     args.v = view.ValueRow(kv_head, block * kBlockRows);
@@ -41,14 +45,16 @@ State AttendRows(const AttentionNode& node, const KvView& view, int kv_head, con
     args.n_queries = 1;
     args.q = q;
     args.masks = &words;
+    args.v_masks = &v_words;
     args.scale = node.scale;
     args.softcap = node.softcap;
     args.o = o.data();
     args.max = &max;
     args.sum = &sum;
+    args.sum_v = &sum_v;
     AttendChunk(args);
-    MergeState({state.o.data(), &state.max, &state.sum, nullptr}, {o.data(), &max, &sum, nullptr},
-               view.v_dim);
+    MergeState({state.o.data(), &state.max, &state.sum, &state.sum_v},
+               {o.data(), &max, &sum, &sum_v}, view.v_dim);
   }
   return state;
 }
@@ -75,18 +81,27 @@ void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int 
       value_norm_max = std::max(value_norm_max, norm);
     }
     value_norm_max = std::sqrt(value_norm_max);
-    RowMask dropped(visible.size());
+    RowMask dropped(visible.size()), no_value(visible.size());
     for (int h = g * group; h < (g + 1) * group; ++h) {
       const float* q = reinterpret_cast<const float*>(node.q + stream * node.q_stream +
                                                       h * node.q_head + row * node.q_row);
       const int set = selection.per_query_head ? h : g;
       const std::span<const uint16_t> read(selection.KMask(set), visible.size());
+      const std::span<const uint16_t> valued(selection.VMask(set), visible.size());
       for (size_t b = 0; b < visible.size(); ++b) {
         dropped[b] = static_cast<uint16_t>(visible[b] & ~read[b]);
+        no_value[b] = static_cast<uint16_t>(read[b] & ~valued[b]);
       }
-      const State kept = AttendRows(node, view, g, q, read);
-      const State rest = AttendRows(node, view, g, q, dropped);
-      const State full = AttendRows(node, view, g, q, visible);
+      const State kept = AttendRows(node, view, g, q, read, valued);
+      const State rest = AttendRows(node, view, g, q, dropped, dropped);
+      const State full = AttendRows(node, view, g, q, visible, visible);
+      // Rows read without their values: what a value in their stead takes and puts.
+      const State unvalued = AttendRows(node, view, g, q, no_value, no_value);
+      const float delta =
+          unvalued.sum == 0.0f ? 0.0f : unvalued.sum * std::exp(unvalued.max - kept.max) / kept.sum;
+      const float* stead = selection.rest_value.empty()
+                               ? nullptr
+                               : selection.rest_value.data() + static_cast<size_t>(h) * v_dim;
       Observation& seen = all[h];
       seen.layer = node.layer;
       seen.query_head = h;
@@ -100,11 +115,14 @@ void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int 
       seen.omitted_mass = std::clamp(dropped_sum / (full.sum + sink_sum), 0.0f, 1.0f);
       float error = 0, norm = 0, identity = 0;
       for (int d = 0; d < v_dim; ++d) {
-        const float o_full = full.o[d] / full.sum;
-        const float o_kept = kept.sum == 0.0f ? 0.0f : kept.o[d] / kept.sum;
-        const float o_rest = rest.sum == 0.0f ? 0.0f : rest.o[d] / rest.sum;
-        const float difference = o_full - o_kept;
-        const float residual = difference - epsilon * (o_rest - o_kept);
+        const float o_full = full.Output(d);
+        const float in_stead = stead != nullptr ? stead[d] : 0.0f;
+        const float o_out =
+            kept.sum == 0.0f ? 0.0f : (kept.o[d] + (kept.sum - kept.sum_v) * in_stead) / kept.sum;
+        const float replaced = delta * (unvalued.Output(d) - in_stead);
+        const float o_kept = o_out + replaced;  // with the values of all rows read
+        const float difference = o_full - o_out;
+        const float residual = difference - replaced - epsilon * (rest.Output(d) - o_kept);
         error += difference * difference;
         norm += o_full * o_full;
         identity += residual * residual;

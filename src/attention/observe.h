@@ -1,5 +1,7 @@
 // The observer: what a sparse step left out, measured against dense attention over the same rows.
-// omitted mass and its identity o_full - o_S = eps (o_D - o_S): arXiv 2602.06317.
+// omitted mass and its identity o_full - o_S = eps (o_D - o_S): arXiv 2602.06317. Where rows U of S
+// are read without their values and a value r takes their mass delta, the output is
+// o = o_S - delta (o_U - r): output_error is o's, and the identity gains that term on both sides.
 #pragma once
 
 #include <functional>

@@ -41,6 +41,22 @@ void FindDecodeRows(const AttentionNode& node, const Visibility& visibility, int
   }
 }
 
+void NotePromptQueries(const AttentionNode& node, int stream, const std::vector<uint8_t>& is_decode,
+                       std::vector<int>& rows, CodeIndex& codes) {
+  rows.clear();
+  for (int r = 0; r < node.n_rows; ++r) {
+    if (!is_decode[r]) rows.push_back(r);
+  }
+  QueryRows queries;
+  queries.q = node.q + stream * node.q_stream;
+  queries.q_row = node.q_row;
+  queries.q_head = node.q_head;
+  queries.rows = rows;
+  queries.n_heads = node.n_query_heads;
+  queries.k_dim = node.kv.k_dim;
+  codes.NoteQueries(queries, node.kv.n_kv_heads);
+}
+
 StepCount CountStep(const AttentionNode& node, const Policy& policy, const Selection& selection,
                     size_t n_blocks, int n_visible) {
   const int group = node.n_query_heads / node.kv.n_kv_heads;

@@ -53,6 +53,7 @@ struct BlockChoice {
 struct Workspace {
   Visibility visibility;
   std::vector<uint8_t> is_single;  // [n_rows]
+  std::vector<int> prompt_rows;    // of one stream
   std::vector<SingleRow> singles;
   std::vector<Selection> selections;  // at least one a single
   std::vector<RowTile> tiles;

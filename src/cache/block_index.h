@@ -18,6 +18,7 @@ enum Summary : uint32_t {
   kKeyMinMax = 2,
   kKeyVariance = 4,
   kMeanValue = 8,
+  kFingerprint = 16,  // no column: only notices that rows changed unseen
 };
 using SummarySet = uint32_t;
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/block_index.h"
+#include "cache/code_index.h"
 #include "cache/kv_view.h"
 #include "select/selection.h"
 
@@ -28,6 +29,13 @@ struct SequenceMemory {
   int first_sparse = -1;        // n_visible at the first sparse decision
   std::vector<Choice> choices;  // ascending n_visible; the newest few are kept
   std::vector<std::byte> own;   // for policies with a state of their own
+  // For policies that read V of fewer rows than K: the sum of the values of closed segments.
+  struct ValueSum {
+    int n_segments = 0;
+    uint64_t key = 0;        // of the segments, their order and their contents
+    std::vector<float> sum;  // [n_kv_heads, v_dim]: of the segments' mean values
+  } values;
+  QueryMoment queries;  // of its decode steps, where no prompt was seen
 };
 
 // One query row of one layer. Everything is borrowed for the call.
@@ -35,6 +43,7 @@ struct LayerQuery {
   int layer = 0;
   const KvView* kv = nullptr;
   BlockIndex* index = nullptr;
+  CodeIndex* codes = nullptr;
   std::span<const uint16_t> visible;  // [BlocksFor(kv->n_rows)] row bits
   int n_visible = 0;
   int newest_row = -1;       // the row just written: always read; -1: the highest visible one
@@ -55,6 +64,8 @@ class Policy {
   virtual bool is_dense() const { return false; }
   // Dense attention sums V in descending order (the noise-floor control).
   virtual bool reverse_order() const { return false; }
+  // With fewer visible rows everything is read, whatever the budget.
+  virtual int least_rows() const { return 0; }
 
   // Chooses. Deterministic: equal input gives an equal selection. The selection lies inside
   // `visible`, holds the newest visible row, and is dense where nothing could be left out. Ties:

@@ -50,6 +50,7 @@ class TestCache {
     LayerQuery query;
     query.kv = &view_;
     query.index = &index_;
+    query.codes = &codes_;
     query.visible = visible_;
     query.n_visible = CountRows(visible_);
     query.q = q_.data();
@@ -84,6 +85,7 @@ class TestCache {
   RowMask visible_;
   KvView view_;
   BlockIndex index_;
+  CodeIndex codes_;
   SequenceMemory memory_;
 };
 

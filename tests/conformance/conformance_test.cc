@@ -78,6 +78,7 @@ class Conformance : public ::testing::TestWithParam<std::string> {
     info_ = &InfoOf(spec_.name);
     policy_ = Make(GetParam());
     ASSERT_NE(policy_, nullptr);
+    if (policy_->least_rows() > 512) lead_ = 3 * 1024;
   }
 
   static std::unique_ptr<Policy> Make(const std::string& text) {
@@ -123,19 +124,30 @@ class Conformance : public ::testing::TestWithParam<std::string> {
     return PrintSpec(full);
   }
 
+  // The rows that a sequence of these tests begins with, before those that the test is about.
+  void Begin(Host& host, Sequence& sequence, int first_cell = 0) const {
+    host.Prefill(sequence, {first_cell, first_cell + lead_}, 5001);
+  }
+  RowRange After(RowRange cells, int n_sequences = 1) const {
+    return {cells.begin + n_sequences * lead_, cells.end + n_sequences * lead_};
+  }
+
   PolicySpec spec_;
   const PolicyInfo* info_ = nullptr;
+  // A policy that reads short contexts whole gets longer ones.
+  int lead_ = 0;
   std::unique_ptr<Policy> policy_;
 };
 
 TEST_P(Conformance, FullBudgetIsBitIdenticalToDense) {
   const auto full = Make(FullBudget());
   const auto dense = Make("dense");
-  Host host(1024);
+  Host host(lead_ + 1024);
   Sequence sequence;
-  host.Prefill(sequence, {3, 800}, 1);
+  Begin(host, sequence);
+  host.Prefill(sequence, After({3, 800}), 1);
   for (int i = 0; i < 3; ++i) {
-    host.Append(sequence, 800 + i, 50 + i);
+    host.Append(sequence, lead_ + 800 + i, 50 + i);
     const StepResult a = host.Step(sequence, *full), b = host.Step(sequence, *dense);
     EXPECT_FALSE(a.count.sparse);
     if (policy_->reverse_order()) {
@@ -160,9 +172,10 @@ TEST_P(Conformance, SelectionsAreInsideTheVisibleRowsAndHoldWhatIsAlwaysRead) {
   }
   int sparse = 0;
   for (const auto& [name, ranges] : patterns) {
-    Host host(1024);
+    Host host(lead_ + 1024);
     Sequence sequence;
-    for (const RowRange& range : ranges) host.Prefill(sequence, range, 1);
+    Begin(host, sequence);
+    for (const RowRange& range : ranges) host.Prefill(sequence, After(range), 1);
     const RowMask visible = host.Visible(sequence);
     const Selection selection = host.Select(sequence, *policy_);
     if (selection.dense) continue;
@@ -194,13 +207,15 @@ TEST_P(Conformance, SelectionsAreInsideTheVisibleRowsAndHoldWhatIsAlwaysRead) {
 }
 
 TEST_P(Conformance, OneAndTwoThreadsGiveTheSameBits) {
-  Host one(1024), two(1024);
+  Host one(lead_ + 1024), two(lead_ + 1024);
   Sequence a, b;
-  one.Prefill(a, {0, 890}, 1);
-  two.Prefill(b, {0, 890}, 1);
+  Begin(one, a);
+  Begin(two, b);
+  one.Prefill(a, After({0, 890}), 1);
+  two.Prefill(b, After({0, 890}), 1);
   for (int i = 0; i < 6; ++i) {
-    one.Append(a, 890 + i, 50 + i);
-    two.Append(b, 890 + i, 50 + i);
+    one.Append(a, lead_ + 890 + i, 50 + i);
+    two.Append(b, lead_ + 890 + i, 50 + i);
     const StepResult x = one.Step(a, *policy_, 1), y = two.Step(b, *policy_, 2);
     EXPECT_EQ(x.count.sparse, !policy_->is_dense());
     EXPECT_TRUE(SameBits(x.out, y.out)) << "step " << i;
@@ -211,21 +226,26 @@ TEST_P(Conformance, OneAndTwoThreadsGiveTheSameBits) {
 
 // Two sequences share the cells of one stream, in unaligned pieces, and step in one node.
 TEST_P(Conformance, OneSequenceAmongSeveralSelectsAsItDoesAlone) {
-  Host together(2048), alone_a(2048), alone_b(2048);
+  const int n_cells = 2 * lead_ + 2048;
+  Host together(n_cells), alone_a(n_cells), alone_b(n_cells);
   Sequence a, b, only_a, only_b;
+  Begin(together, a);
+  Begin(alone_a, only_a);
+  Begin(together, b, lead_);
+  Begin(alone_b, only_b, lead_);
   const std::vector<RowRange> cells_a = {{0, 200}, {421, 700}, {1003, 1200}};
   const std::vector<RowRange> cells_b = {{200, 421}, {700, 1003}};
   for (const RowRange& range : cells_a) {
-    together.Prefill(a, range, 1);
-    alone_a.Prefill(only_a, range, 1);
+    together.Prefill(a, After(range, 2), 1);
+    alone_a.Prefill(only_a, After(range, 2), 1);
   }
   for (const RowRange& range : cells_b) {
-    together.Prefill(b, range, 9001);
-    alone_b.Prefill(only_b, range, 9001);
+    together.Prefill(b, After(range, 2), 9001);
+    alone_b.Prefill(only_b, After(range, 2), 9001);
   }
   int sparse = 0;
   for (int i = 0; i < 10; ++i) {
-    const int cell = 1200 + 2 * i;
+    const int cell = 2 * lead_ + 1200 + 2 * i;
     together.Append(a, cell, 50 + i);
     together.Append(b, cell + 1, 70 + i);
     alone_a.Append(only_a, cell, 50 + i);
@@ -242,18 +262,24 @@ TEST_P(Conformance, OneSequenceAmongSeveralSelectsAsItDoesAlone) {
 }
 
 TEST_P(Conformance, OneStreamAmongSeveralSelectsAsItDoesAlone) {
-  Host together(1024, 2), alone_a(1024), alone_b(1024);
+  const int n_cells = lead_ + 1024;
+  Host together(n_cells, 2), alone_a(n_cells), alone_b(n_cells);
   Sequence a, b, only_a, only_b;
   b.stream = 1;
-  together.Prefill(a, {0, 850}, 1);
-  together.Prefill(b, {16, 700}, 9001);
-  alone_a.Prefill(only_a, {0, 850}, 1);
-  alone_b.Prefill(only_b, {16, 700}, 9001);
+  Begin(together, a);
+  Begin(together, b);
+  Begin(alone_a, only_a);
+  Begin(alone_b, only_b);
+  together.Prefill(a, After({0, 850}), 1);
+  together.Prefill(b, After({16, 700}), 9001);
+  alone_a.Prefill(only_a, After({0, 850}), 1);
+  alone_b.Prefill(only_b, After({16, 700}), 9001);
   for (int i = 0; i < 6; ++i) {
-    together.Append(a, 850 + i, 50 + i);
-    together.Append(b, 700 + i, 70 + i);
-    alone_a.Append(only_a, 850 + i, 50 + i);
-    alone_b.Append(only_b, 700 + i, 70 + i);
+    const int cell_a = lead_ + 850 + i, cell_b = lead_ + 700 + i;
+    together.Append(a, cell_a, 50 + i);
+    together.Append(b, cell_b, 70 + i);
+    alone_a.Append(only_a, cell_a, 50 + i);
+    alone_b.Append(only_b, cell_b, 70 + i);
     const std::vector<StepResult> both = together.Step({&a, &b}, *policy_);
     EXPECT_TRUE(SameBits(both[0].out, alone_a.Step(only_a, *policy_).out)) << "step " << i;
     EXPECT_TRUE(SameBits(both[1].out, alone_b.Step(only_b, *policy_).out)) << "step " << i;
@@ -276,10 +302,12 @@ TEST_P(Conformance, RollingBackAndAppendingEqualsNeverHavingAppended) {
   const std::vector<uint64_t> first = {50, 51, 52, 53, 54, 55, 56};
   const std::vector<uint64_t> next = {60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71};
   for (int rejected : {1, 3, 9}) {
-    Host straight(1024), rolled(1024);
+    Host straight(lead_ + 1024), rolled(lead_ + 1024);
     Sequence a, b;
-    straight.Prefill(a, {0, 880}, 1);
-    rolled.Prefill(b, {0, 880}, 1);
+    Begin(straight, a);
+    Begin(rolled, b);
+    straight.Prefill(a, After({0, 880}), 1);
+    rolled.Prefill(b, After({0, 880}), 1);
     Decode(straight, a, *policy_, first);
     Decode(rolled, b, *policy_, first);
     std::vector<uint64_t> draft;
@@ -297,14 +325,34 @@ TEST_P(Conformance, RollingBackAndAppendingEqualsNeverHavingAppended) {
 
 // Back into the prompt: the sparse decisions start anew.
 TEST_P(Conformance, RollingBackIntoThePromptEqualsAShorterPrompt) {
-  Host straight(1024), rolled(1024);
+  Host straight(lead_ + 1024), rolled(lead_ + 1024);
   Sequence a, b;
-  straight.Prefill(a, {0, 850}, 1);
-  rolled.Prefill(b, {0, 880}, 1);
+  Begin(straight, a);
+  Begin(rolled, b);
+  straight.Prefill(a, After({0, 850}), 1);
+  rolled.Prefill(b, After({0, 880}), 1);
   Decode(rolled, b, *policy_, {50, 51, 52, 53, 54, 55});
-  b.cells.resize(850);
+  b.cells.resize(lead_ + 850);
   const std::vector<uint64_t> next = {60, 61, 62, 63, 64, 65, 66, 67, 68, 69};
   const auto x = Decode(straight, a, *policy_, next), y = Decode(rolled, b, *policy_, next);
+  for (size_t i = 0; i < next.size(); ++i) {
+    EXPECT_TRUE(SameBits(x[i].out, y[i].out)) << "step " << i;
+    EXPECT_EQ(x[i].count.sparse, !policy_->is_dense());
+  }
+}
+
+// Nobody says that the rows are others now: the next step that is no mere continuation sees it.
+TEST_P(Conformance, ARestoredStateEqualsAFreshOne) {
+  Host fresh(lead_ + 1024), restored(lead_ + 1024);
+  Sequence a, b;
+  fresh.Prefill(a, {0, lead_ + 850}, 30001);
+  Begin(restored, b);
+  restored.Prefill(b, After({0, 880}), 1);
+  Decode(restored, b, *policy_, {50, 51, 52});
+  b.cells.resize(lead_ + 850);
+  restored.Restore(b, 30001);
+  const std::vector<uint64_t> next = {60, 61, 62};
+  const auto x = Decode(fresh, a, *policy_, next), y = Decode(restored, b, *policy_, next);
   for (size_t i = 0; i < next.size(); ++i) {
     EXPECT_TRUE(SameBits(x[i].out, y[i].out)) << "step " << i;
     EXPECT_EQ(x[i].count.sparse, !policy_->is_dense());
@@ -314,10 +362,11 @@ TEST_P(Conformance, RollingBackIntoThePromptEqualsAShorterPrompt) {
 TEST_P(Conformance, RowsReadEqualTheBudgetWithinABlock) {
   if (policy_->is_dense()) return;
   for (int n : {700, 887, 896, 1000}) {
-    Host host(1024);
+    Host host(lead_ + 1024);
     Sequence sequence;
-    host.Prefill(sequence, {0, n - 1}, 1);
-    host.Append(sequence, n - 1, 5);
+    Begin(host, sequence);
+    host.Prefill(sequence, After({0, n - 1}), 1);
+    host.Append(sequence, lead_ + n - 1, 5);
     const Selection selection = host.Select(sequence, *policy_);
     ASSERT_FALSE(selection.dense);
     const int n_sets = selection.per_query_head ? kHeads : kKvHeads;
@@ -336,6 +385,7 @@ TEST_P(Conformance, RowsReadEqualTheBudgetWithinABlock) {
       given_tokens = given_tokens || key == "tokens";
       given_budget = given_budget || key == "budget";
     }
+    if (given_budget || !HasKey(*info_, "blocks")) given_budget = HasKey(*info_, "budget");
     if (given_budget) {
       const double share = ParsePercent(Value("budget")).value() / 100;
       const double allowed = share * static_cast<double>(count.dense_bytes);
@@ -364,10 +414,11 @@ TEST_P(Conformance, RowsReadEqualTheBudgetWithinABlock) {
 
 TEST_P(Conformance, DenseLayersAreKept) {
   if (!HasKey(*info_, "dense_layers")) return;
-  Host host(1024);
+  Host host(lead_ + 1024);
   Sequence sequence;
-  host.Prefill(sequence, {0, 900}, 1);
-  host.Append(sequence, 900, 5);
+  Begin(host, sequence);
+  host.Prefill(sequence, After({0, 900}), 1);
+  host.Append(sequence, lead_ + 900, 5);
   const bool kept = Value("dense_layers") == "0-1";
   EXPECT_EQ(host.Step(sequence, *policy_, 1, 1).count.reason,
             kept ? Fallback::kLayer : Fallback::kNone);

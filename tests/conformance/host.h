@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attention/layer_attention.h"
@@ -83,6 +85,17 @@ class Host {
     sequence.newest_token = token;
   }
 
+  // Other tokens' rows in a sequence's cells, and no word of it: a state is loaded, a context
+  // shifted.
+  void Restore(const Sequence& sequence, uint64_t token) {
+    for (size_t i = 0; i < sequence.cells.size(); ++i) {
+      const int cell = sequence.cells[i];
+      const size_t at = (static_cast<size_t>(sequence.stream) * n_rows_ + cell) * kKvHeads * kDim;
+      FillNormal(&k_[at], kKvHeads * kDim, Hash(token + cell, i, 1), 1.0f);
+      FillNormal(&v_[at], kKvHeads * kDim, Hash(token + cell, i, 2), 1.0f);
+    }
+  }
+
   // Many rows at once, as a prompt's node leaves them.
   void Prefill(Sequence& sequence, RowRange cells, uint64_t token) {
     for (int cell = cells.begin; cell < cells.end; ++cell) Append(sequence, cell, token + cell);
@@ -148,6 +161,7 @@ class Host {
     AttentionSink sink;
     std::vector<StepCount> counts;
     sink.on_step = [&](const StepCount& count) { counts.push_back(count); };
+    sink.on_observations = observer_;
     ComputeAttention(node, cache_, policy, n_threads, sink);
     CONDENSE_CHECK(counts.size() == sequences.size());
     std::vector<StepResult> results(n);
@@ -163,6 +177,11 @@ class Host {
     return Step(std::vector<const Sequence*>{&sequence}, policy, n_threads, layer)[0];
   }
 
+  // Every sparse step is observed from now on; null: no more.
+  void Observe(std::function<void(std::span<const Observation>)> observer) {
+    observer_ = std::move(observer);
+  }
+
   // What the policy selects for a sequence's newest row, the attention aside.
   Selection Select(const Sequence& sequence, const Policy& policy, int layer = 5) {
     const KvView view = View(sequence.stream);
@@ -173,6 +192,7 @@ class Host {
     query.layer = layer;
     query.kv = &view;
     query.index = &cache_.Stream(sequence.stream).index;
+    query.codes = &cache_.Stream(sequence.stream).codes;
     query.visible = visible;
     query.n_visible = CountRows(visible);
     query.newest_row = sequence.cells.back();
@@ -191,6 +211,7 @@ class Host {
   int n_rows_, n_streams_;
   std::vector<uint16_t> k_, v_;
   LayerCache cache_;
+  std::function<void(std::span<const Observation>)> observer_;
 };
 
 // Equal to the last bit.

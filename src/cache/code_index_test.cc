@@ -1,0 +1,302 @@
+#include "cache/code_index.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "kernels/test_case.h"
+
+namespace condense {
+namespace {
+
+constexpr int kHeads = 3;
+
+// A stream of rows [row][head][dim] of one type, K alone.
+struct MadeKeys {
+  int n_rows, dim;
+  KvType type;
+  std::vector<std::byte> k;
+  size_t row_bytes = 0;
+
+  MadeKeys(int rows, int d = 64, KvType t = KvType::kF16, unsigned seed = 3)
+      : n_rows(rows), dim(d), type(t) {
+    std::mt19937 random(seed);
+    for (int r = 0; r < rows; ++r) AppendStored(Row(random), type, k);
+    row_bytes = k.size() / rows;
+  }
+  std::vector<float> Row(std::mt19937& random) const {
+    std::normal_distribution<float> normal;
+    std::vector<float> row(static_cast<size_t>(kHeads) * dim);
+    for (size_t i = 0; i < row.size(); ++i) {
+      row[i] = normal(random) * (i % 7 == 0 ? 3.0f : 0.5f) + static_cast<float>(i % 5);
+    }
+    return row;
+  }
+  void Rewrite(int row, unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<std::byte> bytes;
+    AppendStored(Row(random), type, bytes);
+    std::copy(bytes.begin(), bytes.end(), k.begin() + row * row_bytes);
+  }
+  KvView View(int rows = -1) const {
+    KvView view;
+    view.k_type = view.v_type = type;
+    view.k = view.v = k.data();
+    view.k_row = view.v_row = row_bytes;
+    view.k_head = view.v_head = KvBytes(type, dim);
+    view.n_rows = rows < 0 ? n_rows : rows;
+    view.n_kv_heads = kHeads;
+    view.k_dim = view.v_dim = dim;
+    return view;
+  }
+};
+
+std::vector<int32_t> Segments(int begin, int end) {
+  std::vector<int32_t> segments(end - begin);
+  std::iota(segments.begin(), segments.end(), begin);
+  return segments;
+}
+
+void Refresh(CodeIndex& index, const KvView& view, const std::vector<int32_t>& segments,
+             int n_threads = 1, const QueryMoment* queries = nullptr) {
+  CodeIndex::Request request;
+  request.segments = segments;
+  request.queries = queries;
+  request.n_threads = n_threads;
+  index.Refresh(view, request);
+}
+
+// Estimates of the rows of `segments`, every KV head, one query of whole numbers.
+std::vector<float> Estimates(const CodeIndex& index, const std::vector<int32_t>& segments) {
+  std::vector<float> all;
+  for (int h = 0; h < kHeads; ++h) {
+    const CodesView view = index.View(h);
+    std::vector<float> q(view.dim), bases(view.n_segments), out(view.n_segments * kSegmentRows);
+    for (int c = 0; c < view.dim; ++c) q[c] = static_cast<float>(c % 7 - 3);
+    for (int32_t s : segments) {
+      QueryTable table;
+      MakeQueryTable(index.Book(index.book_of(s), h), q.data(), 0.125f, &table);
+      CentroidLogits(view, q.data(), 1, 0.125f, s, s + 1, bases.data(), bases.size());
+      ScanArgs args;
+      args.view = view;
+      args.n_heads = 1;
+      args.tables = &table;
+      args.bases = bases.data();
+      args.bases_stride = bases.size();
+      args.estimates = out.data();
+      args.estimates_stride = out.size();
+      float max = 0;
+      ScanCodes(args, s, s + 1, &max);
+      all.insert(all.end(), out.begin() + s * kSegmentRows, out.begin() + (s + 1) * kSegmentRows);
+    }
+  }
+  return all;
+}
+
+TEST(CodeIndexTest, CodesEstimateLogitsOfEveryTypeAndHeadSize) {
+  for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0}) {
+    for (int dim : {64, 80, 96, 128, 256}) {
+      if (type == KvType::kQ8_0 && dim % 32 != 0) continue;
+      const MadeKeys keys(1024, dim, type);
+      CodeIndex index;
+      const std::vector<int32_t> segments = Segments(0, 16);
+      Refresh(index, keys.View(), segments);
+      const std::vector<float> estimates = Estimates(index, segments);
+      const MadeKeys exact(1024, dim, KvType::kF32);
+      double error = 0, spread = 0, mean = 0;
+      std::vector<double> logits;
+      for (int h = 0; h < kHeads; ++h) {
+        for (int r = 0; r < 1024; ++r) {
+          const auto* k = reinterpret_cast<const float*>(exact.View().KeyRow(h, r));
+          double dot = 0;
+          for (int c = 0; c < dim; ++c) dot += 0.125 * (c % 7 - 3) * k[c];
+          logits.push_back(dot);
+        }
+      }
+      for (double z : logits) mean += z / static_cast<double>(logits.size());
+      for (size_t i = 0; i < logits.size(); ++i) {
+        error += (logits[i] - estimates[i]) * (logits[i] - estimates[i]);
+        spread += (logits[i] - mean) * (logits[i] - mean);
+      }
+      // Channels of great variance take the bits; more channels share them at larger heads.
+      EXPECT_LT(error, (dim <= 96 ? 0.35 : 0.7) * spread) << KvTypeName(type) << ' ' << dim;
+    }
+  }
+}
+
+TEST(CodeIndexTest, RewrittenRowsDropTheirSegment) {
+  MadeKeys keys(1600);
+  CodeIndex index;
+  const std::vector<int32_t> known = Segments(0, 20), all = Segments(0, 25);
+  Refresh(index, keys.View(), known);
+  Refresh(index, keys.View(), all);
+  EXPECT_EQ(index.n_trained(), 1u);
+  EXPECT_EQ(index.n_coded(), 25u);
+  Refresh(index, keys.View(), all);
+  EXPECT_EQ(index.n_coded(), 25u);
+
+  const uint64_t stamp = index.stamp(23), other = index.stamp(22);
+  const std::vector<float> before = Estimates(index, all);
+  keys.Rewrite(23 * 64 + 5, 99);
+  index.MarkWritten(23 * 64 + 5);
+  EXPECT_LT(index.book_of(23), 0);
+  Refresh(index, keys.View(), all);
+  EXPECT_EQ(index.n_trained(), 1u);  // the codebook knew nothing of the segment
+  EXPECT_EQ(index.n_coded(), 26u);
+  EXPECT_NE(index.stamp(23), stamp);
+  EXPECT_EQ(index.stamp(22), other);
+  EXPECT_NE(Estimates(index, all), before);
+  // Written back: as if it had never been written.
+  const MadeKeys original(1600);
+  keys.k = original.k;
+  index.MarkWritten(23 * 64 + 5);
+  Refresh(index, keys.View(), all);
+  EXPECT_EQ(Estimates(index, all), before);
+
+  // A row that the codebook was trained on: trained anew, as an index would that never saw the old.
+  keys.Rewrite(7, 98);
+  index.MarkWritten(7);
+  Refresh(index, keys.View(), all);
+  EXPECT_EQ(index.n_trained(), 2u);
+  CodeIndex fresh;
+  Refresh(fresh, keys.View(), all);
+  EXPECT_EQ(Estimates(index, all), Estimates(fresh, all));
+}
+
+TEST(CodeIndexTest, RolledBackBelowTheTrainingEqualsAFreshIndex) {
+  const MadeKeys keys(2048);
+  CodeIndex index, fresh;
+  Refresh(index, keys.View(), Segments(0, 30));
+  Refresh(index, keys.View(), Segments(0, 20));
+  Refresh(fresh, keys.View(), Segments(0, 20));
+  EXPECT_EQ(Estimates(index, Segments(0, 20)), Estimates(fresh, Segments(0, 20)));
+}
+
+TEST(CodeIndexTest, TrainsAnewAsTheContextGrows) {
+  const MadeKeys keys(64 * 200);
+  CodeIndex index;
+  for (int n = 15; n <= 79; ++n) Refresh(index, keys.View(64 * n + 64), Segments(0, n));
+  EXPECT_EQ(index.n_trained(), 2u);  // at 15 and at 79 segments
+  CodeIndex fresh;
+  Refresh(fresh, keys.View(), Segments(0, 79));
+  EXPECT_EQ(Estimates(index, Segments(0, 79)), Estimates(fresh, Segments(0, 79)));
+  Refresh(index, keys.View(), Segments(0, 80));
+  EXPECT_EQ(index.n_trained(), 2u);
+}
+
+TEST(CodeIndexTest, SequencesShareAStreamButNoCodebook) {
+  const MadeKeys keys(64 * 60);
+  CodeIndex together, alone;
+  std::vector<int32_t> a = Segments(0, 20), b = Segments(30, 50);
+  Refresh(together, keys.View(), a);
+  Refresh(together, keys.View(), b);
+  Refresh(alone, keys.View(), b);
+  EXPECT_NE(together.book_of(3), together.book_of(33));
+  EXPECT_EQ(Estimates(together, b), Estimates(alone, b));
+  // Both go on: nobody takes the other's codes.
+  for (int i = 0; i < 5; ++i) {
+    a.push_back(20 + i);
+    b.push_back(50 + i);
+    Refresh(together, keys.View(), a);
+    Refresh(together, keys.View(), b);
+  }
+  EXPECT_EQ(together.n_trained(), 2u);
+  EXPECT_EQ(together.n_coded(), 50u);
+}
+
+// Two sequences with the same beginning: the shorter one's codebook takes the beginning over once,
+// and the two do not train by turns from then on.
+TEST(CodeIndexTest, ForkedSequencesDoNotTrainByTurns) {
+  const MadeKeys keys(64 * 100);
+  CodeIndex index;
+  std::vector<int32_t> a = Segments(0, 40), b = Segments(0, 30);
+  Refresh(index, keys.View(), a);
+  for (int i = 0; i < 20; ++i) {
+    b.push_back(50 + i);
+    Refresh(index, keys.View(), a);
+    Refresh(index, keys.View(), b);
+  }
+  EXPECT_LE(index.n_trained(), 2u);
+  EXPECT_LE(index.n_coded(), 40u + 50u);
+}
+
+TEST(CodeIndexTest, TrainedWithoutQueriesIsTrainedAgainWithThem) {
+  const MadeKeys keys(1600);
+  CodeIndex index;
+  QueryMoment queries{.mean = std::vector<float>(kHeads * 64, 1.0f), .n_rows = 1};
+  queries.mean[5] = 400.0f;
+  Refresh(index, keys.View(), Segments(0, 20), 1, &queries);
+  EXPECT_EQ(index.n_trained(), 1u);
+  const std::vector<float> before = Estimates(index, Segments(0, 20));
+  queries.n_rows = CodeIndex::kFewQueries;
+  Refresh(index, keys.View(), Segments(0, 20), 1, &queries);
+  EXPECT_EQ(index.n_trained(), 2u);
+  EXPECT_NE(Estimates(index, Segments(0, 20)), before);
+  Refresh(index, keys.View(), Segments(0, 20), 1, &queries);
+  EXPECT_EQ(index.n_trained(), 2u);
+}
+
+TEST(CodeIndexTest, ForgetsAllAndThreadsChangeNothing) {
+  const MadeKeys keys(1600);
+  CodeIndex index, two;
+  const std::vector<int32_t> all = Segments(0, 25);
+  Refresh(index, keys.View(), all, 1);
+  Refresh(two, keys.View(), all, 2);
+  EXPECT_EQ(Estimates(index, all), Estimates(two, all));
+  index.Forget();
+  for (int32_t s : all) EXPECT_LT(index.book_of(s), 0);
+  Refresh(index, keys.View(), all);
+  EXPECT_EQ(index.n_trained(), 2u);
+  EXPECT_EQ(Estimates(index, all), Estimates(two, all));
+}
+
+TEST(CodeIndexTest, TakesTwoHundredthsOfTheCache) {
+  const MadeKeys keys(8192);
+  CodeIndex index;
+  Refresh(index, keys.View(), Segments(0, 126));
+  EXPECT_LT(static_cast<double>(index.bytes()), 0.021 * 2 * static_cast<double>(keys.k.size()));
+  EXPECT_GT(index.bytes(), keys.k.size() / 32);
+}
+
+TEST(QueryMomentTest, KeepsTheLastRows) {
+  constexpr int kDim = 16, kQueryHeads = 6;
+  std::vector<float> q(static_cast<size_t>(300) * kQueryHeads * kDim);
+  std::mt19937 random(5);
+  for (float& x : q) x = static_cast<float>(random() % 17) - 8.0f;
+  auto add = [&](QueryMoment& moment, int begin, int end, int most) {
+    std::vector<int> rows(end - begin);
+    std::iota(rows.begin(), rows.end(), begin);
+    QueryRows queries;
+    queries.q = reinterpret_cast<const std::byte*>(q.data());
+    queries.q_head = sizeof(float) * kDim;
+    queries.q_row = queries.q_head * kQueryHeads;
+    queries.rows = rows;
+    queries.n_heads = kQueryHeads;
+    queries.k_dim = kDim;
+    moment.Add(queries, 2, most);
+  };
+  QueryMoment last, more, pieces;
+  add(last, 60, 300, 240);
+  add(more, 0, 300, 240);
+  EXPECT_EQ(more.n_rows, 240);
+  EXPECT_EQ(last.mean, more.mean);
+  double expected = 0;  // KV head 1, channel 3
+  for (int row = 60; row < 300; ++row) {
+    for (int h = 3; h < 6; ++h) {
+      const double x = q[(row * kQueryHeads + h) * kDim + 3];
+      expected += x * x / (240 * 3);
+    }
+  }
+  EXPECT_NEAR(last.mean[kDim + 3], expected, 1e-3);
+  add(pieces, 0, 100, 240);
+  add(pieces, 100, 200, 240);
+  EXPECT_EQ(pieces.n_rows, 200);
+  add(pieces, 200, 300, 240);
+  EXPECT_EQ(pieces.n_rows, 240);
+  EXPECT_NEAR(pieces.mean[kDim + 3], expected, 0.1 * expected);
+}
+
+}  // namespace
+}  // namespace condense

@@ -1,0 +1,268 @@
+// `condense`: rows by their codes, our own rule (parts of it: product quantisation with tables in
+// registers, Jegou et al. 2011 and faiss; PQ of KV caches, PQCache 2407.12820; exact scores for a
+// shortlist). Every closed segment's rows have a code of 32 bits; a scan of the codes estimates
+// each head's logits; the rows with the most estimated mass get exact logits (A), and the half of
+// them with the most exact mass is worth its values (B). The mass of A \ B takes the mean value of
+// the KV head's closed rows; rows outside A, anchor and window are left out.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "cache/code_index.h"
+#include "kernels/summary.h"
+#include "select/key_reader.h"
+#include "select/registry.h"
+#include "select/row_choice.h"
+#include "select/row_parts.h"
+
+namespace condense {
+namespace {
+
+// With fewer visible rows everything is read: 64 to 127 rows of window and the codes leave nothing
+// to choose with, and a codebook wants some hundred keys.
+constexpr int kLeastRows = 1024;
+// Fragmented caches may have few closed segments among many visible rows.
+constexpr int kLeastSegments = 8;
+
+struct Options {
+  double byte_share = 0.08;  // (0, 1] of the bytes that dense attention reads
+  double split = 0.5;        // |B| / |A|, (0, 1]
+  int n_nibbles = 8;         // of a row's code
+  int anchor = 1, window = 64;
+  int refresh_segments = 64;
+  LayerRange dense_layers;
+};
+
+struct StepScratch {
+  RowParts parts;
+  std::vector<uint16_t> whole;  // [n_blocks] 0xFFFF in the segments of `parts`
+};
+
+// What the budget buys of each KV head; nullopt where it does not cover what is read always. Every
+// byte counts once, however often it is read: codes and centroids, K and V of the rows always read,
+// K of loose rows, K of A, V of B.
+std::optional<RowBudget> Buy(const Options& options, const LayerQuery& query,
+                             const RowParts& parts) {
+  const KvView& kv = *query.kv;
+  const auto k_bytes = static_cast<double>(kv.KeyBytes());
+  const auto v_bytes = static_cast<double>(kv.ValueBytes());
+  const int n_rows = parts.n_coded + parts.n_loose;  // whose V is a matter of choice
+  const double rest =
+      (options.byte_share * query.n_visible - parts.n_always) * (k_bytes + v_bytes) -
+      parts.n_loose * k_bytes;
+  // Every key, without a look at the codes.
+  const double values = std::floor((rest - parts.n_coded * k_bytes) / v_bytes);
+  if (values >= options.split * n_rows) {
+    return RowBudget{.n_keys = parts.n_coded,
+                     .n_values = static_cast<int>(std::min<double>(n_rows, values))};
+  }
+  const double codes = static_cast<double>(parts.segments.size()) *
+                       static_cast<double>(CodeIndex::BytesPerSegment(options.n_nibbles, kv.k_dim));
+  const double keys = (rest - codes - options.split * parts.n_loose * v_bytes) /
+                      (k_bytes + options.split * v_bytes);
+  if (keys < 1) return std::nullopt;
+  RowBudget budget;
+  // With fewer keys than there are: all of them would do without codes.
+  budget.n_keys = static_cast<int>(std::min<double>(parts.n_coded - 1, std::floor(keys)));
+  budget.n_values = static_cast<int>(options.split * (budget.n_keys + parts.n_loose));
+  return budget;
+}
+
+// Where the mean value of the closed segments comes from: all of them but the newest, so that rows
+// taken back seldom reach into the sum.
+class ValueMeans {
+ public:
+  ValueMeans(const LayerQuery& query, const RowParts& parts, SequenceMemory::ValueSum& values)
+      : query_(query), segments_(parts.segments), values_(values) {
+    const KvView& kv = *query.kv;
+    const size_t n_values = static_cast<size_t>(kv.n_kv_heads) * kv.v_dim;
+    n_target_ = static_cast<int>(segments_.size()) - 1;
+    uint64_t key = 0x9E3779B97F4A7C15ull;
+    bool same = values.n_segments == 0;
+    for (int i = 0; i < n_target_; ++i) {
+      key = (key ^ static_cast<uint64_t>(segments_[i])) * 0xD6E8FEB86659FD93ull;
+      key = (key ^ query.codes->stamp(segments_[i])) * 0xD6E8FEB86659FD93ull;
+      key ^= key >> 32;
+      same = same || (i + 1 == values.n_segments && key == values.key);
+    }
+    if (!same || values.sum.size() != n_values) {
+      values.n_segments = 0;
+      values.sum.assign(n_values, 0.0f);
+    }
+    key_ = key;
+  }
+
+  // The mean of one KV head, [v_dim], to `mean`. Each head once.
+  void Mean(int kv_head, float* mean) const {
+    const KvView& kv = *query_.kv;
+    float* sum = values_.sum.data() + static_cast<size_t>(kv_head) * kv.v_dim;
+    std::array<float, 256> of_segment;
+    BlockStats stats;
+    stats.mean = of_segment.data();
+    for (int i = values_.n_segments; i < n_target_; ++i) {
+      SummarizeRows(kv.ValueRow(kv_head, segments_[i] * kSegmentRows), kv.v_row, kv.v_type,
+                    kSegmentRows, kv.v_dim, stats);
+      for (int c = 0; c < kv.v_dim; ++c) sum[c] += of_segment[c];
+    }
+    for (int c = 0; c < kv.v_dim; ++c) mean[c] = sum[c] / static_cast<float>(n_target_);
+  }
+
+  // After Mean of every head.
+  void Keep() {
+    values_.n_segments = n_target_;
+    values_.key = key_;
+  }
+
+ private:
+  const LayerQuery& query_;
+  const std::vector<int32_t>& segments_;
+  SequenceMemory::ValueSum& values_;
+  int n_target_ = 0;
+  uint64_t key_ = 0;
+};
+
+class CondensePolicy final : public Policy {
+ public:
+  explicit CondensePolicy(const Options& options) : options_(options) {}
+
+  int least_rows() const override { return kLeastRows; }
+
+  void Select(const LayerQuery& query, Selection& selection) const override {
+    static thread_local StepScratch scratch;
+    StepScratch& s = scratch;
+    CONDENSE_CHECK(query.codes != nullptr && query.memory != nullptr);
+    selection.Reset();
+    if (options_.dense_layers.Contains(query.layer)) {
+      selection.reason = Fallback::kLayer;
+      return;
+    }
+    if (query.n_visible < kLeastRows) {
+      selection.reason = Fallback::kShort;
+      return;
+    }
+    FindRowParts(query, options_.anchor, options_.window, s.parts);
+    if (options_.byte_share >= 1 || static_cast<int>(s.parts.segments.size()) < kLeastSegments) {
+      selection.reason = Fallback::kShort;
+      return;
+    }
+    const std::optional<RowBudget> budget = Buy(options_, query, s.parts);
+    if (!budget || budget->n_values == s.parts.n_coded + s.parts.n_loose) {
+      selection.reason = budget ? Fallback::kShort : Fallback::kBudget;
+      return;
+    }
+    RefreshCodes(query, s);
+    Choose(query, s.parts, *budget, selection);
+  }
+
+ private:
+  void RefreshCodes(const LayerQuery& query, StepScratch& s) const {
+    s.whole.assign(query.visible.size(), 0);
+    for (int32_t segment : s.parts.segments) {
+      std::fill_n(s.whole.begin() + segment * (kSegmentRows / kBlockRows),
+                  kSegmentRows / kBlockRows, 0xFFFF);
+    }
+    query.index->Refresh(*query.kv, kFingerprint, s.whole);
+    CodeIndex::Request request;
+    request.segments = s.parts.segments;
+    request.n_nibbles = options_.n_nibbles;
+    request.refresh_segments = options_.refresh_segments;
+    request.queries = &query.codes->prompt_queries();
+    if (request.queries->n_rows < CodeIndex::kFewQueries) {
+      // No prompt to speak of passed by (a restored state): the sequence's own steps will do. Steps
+      // taken back are among them.
+      NoteStep(query);
+      request.queries = &query.memory->queries;
+    }
+    request.n_threads = query.n_threads;
+    query.codes->Refresh(*query.kv, request);
+  }
+
+  static void NoteStep(const LayerQuery& query) {
+    const int row = 0;
+    QueryRows queries;
+    queries.q = reinterpret_cast<const std::byte*>(query.q);
+    queries.q_head = sizeof(float) * query.kv->k_dim;
+    queries.q_row = queries.q_head * query.n_query_heads;
+    queries.rows = {&row, 1};
+    queries.n_heads = query.n_query_heads;
+    queries.k_dim = query.kv->k_dim;
+    query.memory->queries.Add(queries, query.kv->n_kv_heads, CodeIndex::kMomentRows);
+  }
+
+  void Choose(const LayerQuery& query, const RowParts& parts, const RowBudget& budget,
+              Selection& selection) const {
+    const KvView& kv = *query.kv;
+    const int group = query.group();
+    selection.n_blocks = static_cast<int>(query.visible.size());
+    const size_t n_words = static_cast<size_t>(kv.n_kv_heads) * selection.n_blocks;
+    selection.k_masks.resize(n_words);
+    selection.v_masks.resize(n_words);
+    selection.rest_value.resize(static_cast<size_t>(query.n_query_heads) * kv.v_dim);
+    ValueMeans means(query, parts, query.memory->values);
+    bool finite = true;
+#pragma omp parallel for num_threads(query.n_threads) if (query.n_threads > 1) schedule(static) \
+    reduction(&& : finite)
+    for (int g = 0; g < kv.n_kv_heads; ++g) {
+      static thread_local RowScratch scratch;
+      finite = ChooseRows(query, parts, g, budget, scratch, selection.KMask(g),
+                          selection.v_masks.data() + static_cast<size_t>(g) * selection.n_blocks) &&
+               finite;
+      float* rest = selection.rest_value.data() + static_cast<size_t>(g) * group * kv.v_dim;
+      means.Mean(g, rest);
+      for (int h = 1; h < group; ++h) std::copy_n(rest, kv.v_dim, rest + h * kv.v_dim);
+    }
+    means.Keep();
+    if (!finite) {
+      selection.Reset();
+      selection.reason = Fallback::kNan;
+      return;
+    }
+    selection.dense = false;
+    const bool scanned = budget.n_keys < parts.n_coded;
+    selection.summary_bytes = scanned ? parts.segments.size() * kv.n_kv_heads *
+                                            CodeIndex::BytesPerSegment(options_.n_nibbles, kv.k_dim)
+                                      : 0;
+  }
+
+  const Options options_;
+};
+
+std::unique_ptr<Policy> Make(KeyReader& reader) {
+  Options options;
+  options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+  options.split = reader.Number("split", 0.01, 1);
+  options.n_nibbles = reader.Choice("bits", {"32", "64"}) == 0 ? 8 : 16;
+  options.anchor = static_cast<int>(reader.Int("anchor", 0, 1024));
+  options.window = static_cast<int>(reader.Int("window", 1, 1'000'000));
+  options.refresh_segments =
+      static_cast<int>(reader.Int("refresh", kSegmentRows, 16'000'000) / kSegmentRows);
+  options.dense_layers = reader.Layers("dense_layers");
+  return std::make_unique<CondensePolicy>(options);
+}
+
+CONDENSE_REGISTER_POLICY(
+    condense,
+    PolicyInfo{
+        .name = "condense",
+        .summary = "rows by 32-bit codes of their keys, exact keys for a shortlist, values for its "
+                   "best half",
+        .source = "ours; product quantisation as in faiss and PQCache (2407.12820)",
+        .label = "",
+        .keys = {{"budget", "8%",
+                  "budget: share of the K + V bytes of dense attention, codes counted; 0.01% to "
+                  "100%",
+                  true},
+                 {"split", "0.5",
+                  "rows whose V is read, as a share of those whose K is; 0.01 to 1"},
+                 {"bits", "32", "of a row's code: 32 or 64"},
+                 {"anchor", "1", "rows: the first visible ones are always read; 0 to 1024"},
+                 {"window", "64", "rows: the last visible ones are always read; 1 to 1000000"},
+                 {"refresh", "4096",
+                  "rows after which the codebook is trained anew; 64 to 16000000"},
+                 {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}},
+        .make = Make});
+
+}  // namespace
+}  // namespace condense

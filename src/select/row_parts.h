@@ -1,0 +1,33 @@
+// The rows that a step of a row-choosing policy sees, by how it may treat them: read always, known
+// by the codes of their closed segment, or neither. Segments are 64 aligned rows, so one 64-bit
+// word of the visibility mask each. Rules: docs/POLICIES.md, `condense`.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "select/policy.h"
+
+namespace condense {
+
+struct RowParts {
+  // Wholly visible segments before the window, ascending: their rows are candidates by their codes.
+  std::vector<int32_t> segments;
+  // [n_blocks] Anchor, window and newest row: K and V are read.
+  std::vector<uint16_t> always;
+  // [n_blocks] Other visible rows without a code: those between the last closed segment and the
+  // window (up to 63), and those of segments that the query does not see whole (other sequences'
+  // rows, freed rows). Their K is read always, V like a candidate's. A code that counts for one
+  // sequence's rows alone would need a centroid and a mask a sequence; few such rows are there but
+  // where sequences decode side by side in one stream.
+  std::vector<uint16_t> loose;
+  // Rows of `segments` that are not in `always`: candidates. Whole segments: [4 n_segments].
+  std::vector<uint16_t> coded;
+  int n_always = 0, n_loose = 0, n_coded = 0;
+};
+
+// Allocates nothing once the vectors have grown to the cache's size.
+void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& parts);
+
+}  // namespace condense
