@@ -266,19 +266,38 @@ class NodeRunner {
   }
 
   // Points `args` at entries of a sparse row's list.
-  void AtList(const RowTile& tile, int kv_head, const BlockChoice& choice, const WorkUnit& unit,
+  void AtList(const RowTile& tile, const WorkUnit& unit, const WorkUnit* next,
               QueryScratch& scratch, AttendArgs& args) const {
     const KvView view = View(tile.stream);
+    const BlockChoice& choice = Choice(unit.tile, unit.kv_head);
     args.n_blocks = unit.n_blocks;
-    args.blocks = choice.blocks.data() + unit.begin;
-    args.k = view.KeyRow(kv_head, 0);
-    args.v = view.ValueRow(kv_head, 0);
+    if (choice.rows.empty()) {
+      args.blocks = choice.blocks.data() + unit.begin;
+    } else {
+      args.rows = RowsOf(choice, unit);
+      if (next != nullptr && next->tile == unit.tile) PointAtNext(view, *next, args);
+    }
+    args.k = view.KeyRow(unit.kv_head, 0);
+    args.v = view.ValueRow(unit.kv_head, 0);
     const bool split = !choice.v_masks.empty();
     for (int h = 0; h < group_; ++h) {
       scratch.masks[h] = choice.KMask(h) + unit.begin;
       if (split) scratch.v_masks[h] = choice.VMask(h) + unit.begin;
     }
     args.v_masks = split ? scratch.v_masks.data() : nullptr;
+  }
+
+  static const int32_t* RowsOf(const BlockChoice& choice, const WorkUnit& unit) {
+    return choice.rows.data() + static_cast<size_t>(unit.begin) * kBlockRows;
+  }
+
+  // The rows that this thread attends to next, where they are a list too.
+  void PointAtNext(const KvView& view, const WorkUnit& next, AttendArgs& args) const {
+    const BlockChoice& choice = Choice(next.tile, next.kv_head);
+    if (choice.rows.empty()) return;
+    args.next_k = view.KeyRow(next.kv_head, 0);
+    args.next_rows = RowsOf(choice, next);
+    args.n_next_rows = next.n_blocks * kBlockRows;
   }
 
   static bool AnyRow(const uint16_t* words, int n) {
@@ -332,7 +351,7 @@ class NodeRunner {
         continue;
       }
       for (int g = 0; g < n_heads; ++g) {
-        const int n = static_cast<int>(Choice(t, g).blocks.size());
+        const int n = Choice(t, g).n_blocks;
         const int first_of_head = static_cast<int>(work_.units.size());
         for (int begin = 0; begin < n; begin += kListBlocks)
           work_.units.push_back({tile_idx, g, begin, std::min(kListBlocks, n - begin)});
@@ -348,7 +367,7 @@ class NodeRunner {
               AttendArgs& args) const {
     const RowTile& tile = work_.tiles[unit.tile];
     if (tile.selection != nullptr) {
-      AtList(tile, unit.kv_head, Choice(unit.tile, unit.kv_head), unit, scratch, args);
+      AtList(tile, unit, next, scratch, args);
       if (args.v_masks != nullptr) args.sum_v = sum_v;
     } else {
       if (!AtBlocks(tile, unit.kv_head, unit.begin, unit.n_blocks, scratch, args)) return false;

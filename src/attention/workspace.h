@@ -31,14 +31,17 @@ struct WorkUnit {
   int begin, n_blocks;  // blocks of the cache, or entries of the head's list
 };
 
-// The blocks that a sparse row reads of one KV head, and which rows of them.
+// What a sparse row reads of one KV head, as a list of what the kernel takes 16 lanes at a time:
+// blocks of the cache, or, where its rows lie scattered, the rows themselves.
 struct BlockChoice {
-  std::vector<int32_t> blocks;
-  // Per query head of the group, or (one_mask) once for all: [n_masks][blocks.size()].
+  int n_blocks = 0;             // entries of the list
+  std::vector<int32_t> blocks;  // [n_blocks], or none
+  std::vector<int32_t> rows;    // or [16 n_blocks], ascending; the last one is repeated to the end
+  // Per query head of the group, or (one_mask) once for all: [n_masks][n_blocks].
   std::vector<uint16_t> k_masks, v_masks;
   bool one_mask = true;
 
-  // Of KV head `kv_head`, whose query heads are `group`.
+  // Of KV head `kv_head`, whose query heads are `group`. The form depends on the selection alone.
   void List(const Selection& selection, int kv_head, int group);
 
   const uint16_t* KMask(int head) const { return Mask(k_masks, head); }
@@ -46,8 +49,11 @@ struct BlockChoice {
 
  private:
   const uint16_t* Mask(const std::vector<uint16_t>& masks, int head) const {
-    return masks.data() + (one_mask ? 0 : static_cast<size_t>(head) * blocks.size());
+    return masks.data() + (one_mask ? 0 : static_cast<size_t>(head) * n_blocks);
   }
+  void ListRows(const Selection& selection, int first_set, int n_sets, int n_rows);
+
+  std::vector<uint16_t> any_;  // [blocks.size()]: rows that some query head reads
 };
 
 struct Workspace {

@@ -18,6 +18,7 @@
 
 #include "base/result.h"
 #include "kernels/attend_dot-inl.h"
+#include "kernels/attend_rows-inl.h"
 #include "kernels/attend_scratch.h"
 #include "kernels/attend_tile-inl.h"
 #include "kernels/attend_value-inl.h"
@@ -27,11 +28,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace condense {
 namespace HWY_NAMESPACE {
-
-// Queries that share registers: accumulators of 8 take 16 of 32 registers of 64 bytes, of 6 take 12
-// of 16.
-inline constexpr size_t kFewBatch = kLanes == 16 ? 8 : 6;
-inline constexpr size_t kManyBatch = 6;
 
 // The idx-th block of K, past the end of K's list the next ones of V, past that nothing.
 HWY_INLINE void FetchBlock(const AttendArgs& args, const BlockList& k_list, const BlockList& v_list,
@@ -95,14 +91,8 @@ HWY_INLINE void Dots(const Tile& tile, const BlockList& k_list, const BlockList&
                      AttendScratch& scratch) {
   const AttendArgs& args = tile.args;
   const size_t dim = static_cast<size_t>(args.k_dim);
-  if constexpr (kType == KvType::kQ8_0) {
-    for (size_t i = 0; i < tile.n; ++i) {
-      QuantizeQuery(args.q + (tile.first + i) * dim, dim, scratch.q16 + i * dim,
-                    scratch.q16_scales[i]);
-    }
-  }
-  const Queries queries{args.q + tile.first * dim, dim, scratch.q16, scratch.q16_scales,
-                        args.scale};
+  const Queries queries =
+      QueriesOf<kType>(args.q + tile.first * dim, tile.n, dim, args.scale, scratch);
   Fetch fetch;
   for (size_t idx = 0; idx < kFetchAhead; ++idx) {
     FetchBlock(args, k_list, v_list, idx, fetch);
@@ -307,6 +297,7 @@ void AttendChunk(const AttendArgs& args) {
   AttendScratch& scratch = ThreadScratch();
   ForTiles(args, scratch,
            [&](const Tile& tile, const BlockList& k_list, const BlockList& v_list) HWY_ATTR {
+             if (args.rows != nullptr) return AttendRows(tile, k_list, v_list, scratch);
              WithType(args.k_type,
                       [&]<KvType kType>() HWY_ATTR { Dots<kType>(tile, k_list, v_list, scratch); });
              Fetch fetch;
@@ -323,8 +314,12 @@ void RowLogits(const AttendArgs& args, float* out) {
   const size_t n_rows = static_cast<size_t>(args.n_blocks) * kBlockRows;
   ForTiles(
       args, scratch, [&](const Tile& tile, const BlockList& k_list, const BlockList&) HWY_ATTR {
-        WithType(args.k_type,
-                 [&]<KvType kType>() HWY_ATTR { Dots<kType>(tile, k_list, BlockList(), scratch); });
+        if (args.rows != nullptr) {
+          DotRows(tile, k_list, scratch);
+        } else {
+          WithType(args.k_type, [&]<KvType kType>()
+                                    HWY_ATTR { Dots<kType>(tile, k_list, BlockList(), scratch); });
+        }
         std::fill_n(out + tile.first * n_rows, tile.n * n_rows,
                     -std::numeric_limits<float>::infinity());
         for (size_t i = 0; i < tile.n; ++i) {
@@ -411,6 +406,7 @@ void CheckArgs(const AttendArgs& args) {
   };
   CONDENSE_CHECK(fits(args.k_dim, args.k_type));
   CONDENSE_CHECK(args.n_blocks >= 1 && args.n_blocks <= kChunkBlocks);
+  CONDENSE_CHECK(args.blocks == nullptr || args.rows == nullptr);
 }
 
 }  // namespace

@@ -21,7 +21,8 @@
 namespace condense {
 
 struct AttendArgs {
-  // One KV head; row 0 is the chunk's first row (with `blocks`: the cache's). Strides in bytes.
+  // One KV head; row 0 is the chunk's first row (with `blocks` or `rows`: the cache's). Strides in
+  // bytes.
   // Rows whose mask bit is 0 in every query are never read.
   const std::byte* k = nullptr;
   const std::byte* v = nullptr;
@@ -32,6 +33,10 @@ struct AttendArgs {
   // Null: the chunk's blocks are n_blocks neighbours from row 0 on. Else [n_blocks]: block i is the
   // 16 rows from row 16 blocks[i] on, in any order; masks and bias follow the list, not the cache.
   const int32_t* blocks = nullptr;
+  // Null, or (without `blocks`) [16 n_blocks]: lane l of block i is row rows[16 i + l], in any
+  // order; masks and bias follow the list. Entries whose mask bit is 0 in every query are not
+  // looked at.
+  const int32_t* rows = nullptr;
 
   int n_queries = 0;         // any number: query heads of the group times query rows
   const float* q = nullptr;  // [n_queries, k_dim], contiguous
@@ -45,6 +50,10 @@ struct AttendArgs {
   // Keys that this thread attends to next, laid out as k: their first rows are brought into the
   // second-level cache towards the end of the call. Null: none.
   const std::byte* next_k = nullptr;
+  // With `rows`: next_k is the row 0 of the n_next_rows rows that this thread attends to next. They
+  // are brought into the first-level cache, as many as are kept under way.
+  const int32_t* next_rows = nullptr;
+  int n_next_rows = 0;
   bool reverse = false;  // sum V in descending row order: the control that shows the noise floor
 
   // Out, per query. A query without rows gets the empty state: o = 0, max = -inf, sum = 0.

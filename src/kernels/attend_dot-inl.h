@@ -37,6 +37,11 @@ struct ScatteredRows {
   const std::byte* rows[kBlockRows];
   HWY_INLINE const std::byte* operator[](size_t row) const { return rows[row]; }
 };
+// The same, the pointers elsewhere.
+struct ListedRows {
+  const std::byte* const* rows;
+  HWY_INLINE const std::byte* operator[](size_t row) const { return rows[row]; }
+};
 
 // A vector whose 128-bit blocks are the 16 bytes at rows kFirst, kFirst + kStep, kFirst + 2 kStep,
 // kFirst + 3 kStep, each plus `offset` bytes.
@@ -87,11 +92,11 @@ HWY_INLINE void TransposeWords(const Rows& rows, size_t offset, hn::Vec<DU32> (&
 }
 
 // 16 rows of 16-bit values (dim a multiple of 8) into tile [dim / 2][16][2].
-template <class Rows>
+template <class Rows, class F>
 HWY_INLINE void TransposePairs16(const Rows& rows, size_t dim, uint16_t* HWY_RESTRICT tile,
-                                 Fetch& later) {
+                                 F& later) {
   uint32_t* HWY_RESTRICT pairs = reinterpret_cast<uint32_t*>(tile);
-  Fetch fetch = later;  // in registers
+  F fetch = later;  // in registers
   for (size_t pair = 0; pair < dim / 2; pair += 4) {
     fetch.Row();
     fetch.Row();
@@ -106,13 +111,12 @@ HWY_INLINE void TransposePairs16(const Rows& rows, size_t dim, uint16_t* HWY_RES
 }
 
 // The same for FP32 rows; dim a multiple of 4.
-template <class Rows>
-HWY_INLINE void TransposePairs32(const Rows& rows, size_t dim, float* HWY_RESTRICT tile,
-                                 Fetch& later) {
+template <class Rows, class F>
+HWY_INLINE void TransposePairs32(const Rows& rows, size_t dim, float* HWY_RESTRICT tile, F& later) {
   const hn::Repartition<uint64_t, DU32> d;
   constexpr size_t kRows = kLanes / 2;
   uint64_t* HWY_RESTRICT pairs = reinterpret_cast<uint64_t*>(tile);
-  Fetch fetch = later;  // in registers
+  F fetch = later;  // in registers
   for (size_t pair = 0; pair < dim / 2; pair += 2) {
     fetch.Row();
     Unrolled<16 / kRows>([&]<size_t kG>() HWY_ATTR {
@@ -128,12 +132,12 @@ HWY_INLINE void TransposePairs32(const Rows& rows, size_t dim, float* HWY_RESTRI
 
 // q8_0 rows into tile [dim / 4][2][16 rows][2]: channels 0 and 2 of each four as 16-bit integers,
 // then 1 and 3. scales: [dim / 32][16 rows].
-template <class Rows>
+template <class Rows, class F>
 HWY_INLINE void TransposeQ8(const Rows& rows, size_t dim, uint16_t* HWY_RESTRICT tile,
-                            float (*scales)[kBlockRows], Fetch& later) {
+                            float (*scales)[kBlockRows], F& later) {
   const hn::Repartition<int16_t, DU32> d16;
   HWY_ALIGN uint16_t halves[kBlockRows];
-  Fetch fetch = later;  // in registers
+  F fetch = later;  // in registers
   for (size_t block = 0; block < dim / kQ8BlockValues; ++block) {
     const size_t offset = block * kQ8BlockBytes;
     for (size_t row = 0; row < kBlockRows; ++row) std::memcpy(halves + row, rows[row] + offset, 2);
@@ -208,10 +212,10 @@ struct Queries {
 
 // out[block][i][0 … 15] = scale * (q[first + i] . rows) for kN queries and kB blocks at once; tiles
 // as made above, one after the other, of type kTile. Meanwhile fetches the blocks ahead: of a row,
-// as many lines as its share of the pairs has bytes.
-template <KvType kTile, size_t kN, size_t kB, bool kFetch>
+// as many lines as its share of the pairs has bytes; and 16 rows of `later`.
+template <KvType kTile, size_t kN, size_t kB, bool kFetch, class F>
 HWY_INLINE void DotTile(const std::byte* HWY_RESTRICT tile, const Queries& queries, size_t first,
-                        float* const (&out)[kB], const Ahead (&ahead)[kB]) {
+                        float* const (&out)[kB], const Ahead (&ahead)[kB], F& later) {
   const DF d;
   const hn::Repartition<uint64_t, DF> d64;
   const size_t dim = queries.dim;
@@ -220,6 +224,7 @@ HWY_INLINE void DotTile(const std::byte* HWY_RESTRICT tile, const Queries& queri
   const VF scale = hn::Set(d, queries.scale);
   constexpr size_t kLineBytes = kTile == KvType::kF32 ? 128 : 64;
   const size_t n_pairs = dim / 2, of_row = n_pairs / kBlockRows;
+  F fetch = later;  // in registers
   for (size_t g = 0; g < kRowVectors; ++g) {
     VF low[kN][kB], high[kN][kB];
     for (size_t i = 0; i < kN; ++i) {
@@ -232,6 +237,7 @@ HWY_INLINE void DotTile(const std::byte* HWY_RESTRICT tile, const Queries& queri
       const size_t end = std::min(row_end, n_pairs);
       const std::byte* lines[kB];
       for (size_t b = 0; b < kB; ++b) lines[b] = rows[b];
+      fetch.Row();
       do {
         const size_t at = pair * 32 + g * 2 * kLanes;
         VF k_low[kB], k_high[kB];
@@ -262,20 +268,22 @@ HWY_INLINE void DotTile(const std::byte* HWY_RESTRICT tile, const Queries& queri
       }
     }
   }
+  later = fetch;
 }
 
 // The same for q8_0: per 32 channels an integer sum, exact, then times both scales; the sums of 32
 // channels are added in ascending order. |sum| <= 32 * 128 * 32767 fits 32 bits.
-template <size_t kN, size_t kB, bool kFetch>
+template <size_t kN, size_t kB, bool kFetch, class F>
 HWY_INLINE void DotTileQ8(const uint16_t* HWY_RESTRICT tile,
                           const float (*tile_scales)[kMaxHeadDim / 32][kBlockRows],
                           const Queries& queries, size_t first, float* const (&out)[kB],
-                          const Ahead (&ahead)[kB]) {
+                          const Ahead (&ahead)[kB], F& later) {
   const DF d;
   const DI32 d32;
   const hn::Repartition<int16_t, DI32> d16;
   const size_t dim = queries.dim;
   const VF scale = hn::Set(d, queries.scale);
+  F fetch = later;  // in registers
   for (size_t g = 0; g < kRowVectors; ++g) {
     VF sums[kN][kB];
     for (size_t block = 0; block < dim / kQ8BlockValues; ++block) {
@@ -285,6 +293,7 @@ HWY_INLINE void DotTileQ8(const uint16_t* HWY_RESTRICT tile,
       }
       for (size_t row = 0; row < kBlockRows; ++row) {  // of the block ahead; and a pair of this one
         const size_t pair = block * 16 + row;
+        fetch.Row();
         hn::Vec<decltype(d16)> k[kB];
         for (size_t j = 0; j < kB; ++j) {
           if (kFetch) FetchLine(ahead[j].rows + row * ahead[j].stride + block * 64);
@@ -313,11 +322,12 @@ HWY_INLINE void DotTileQ8(const uint16_t* HWY_RESTRICT tile,
         hn::Store(hn::Mul(sums[i][j], scale), d, out[j] + i * kBlockRows + g * kLanes);
     }
   }
+  later = fetch;
 }
 
 // Transposes one block as the pack-th tile of the scratch.
-template <KvType kType, class Rows>
-HWY_INLINE void TransposeBlock(const Rows& rows, size_t dim, size_t pack, Fetch& fetch,
+template <KvType kType, class Rows, class F>
+HWY_INLINE void TransposeBlock(const Rows& rows, size_t dim, size_t pack, F& fetch,
                                AttendScratch& scratch) {
   const size_t at = pack * dim * kBlockRows;
   if constexpr (kType == KvType::kF32) {
@@ -330,18 +340,34 @@ HWY_INLINE void TransposeBlock(const Rows& rows, size_t dim, size_t pack, Fetch&
 }
 
 // Products of the scratch's first kB tiles.
+template <KvType kTile, size_t kN, size_t kB, bool kFetch, class F>
+HWY_INLINE void DotTiles(const Queries& queries, size_t first, float* const (&out)[kB],
+                         const AttendScratch& scratch, const Ahead (&ahead)[kB], F& later) {
+  if constexpr (kTile == KvType::kQ8_0) {
+    DotTileQ8<kN, kB, kFetch>(scratch.tile16, scratch.q8_scales, queries, first, out, ahead, later);
+  } else {
+    const void* tiles = kTile == KvType::kF32 ? static_cast<const void*>(scratch.tile32)
+                                              : static_cast<const void*>(scratch.tile16);
+    DotTile<kTile, kN, kB, kFetch>(static_cast<const std::byte*>(tiles), queries, first, out, ahead,
+                                   later);
+  }
+}
 template <KvType kTile, size_t kN, size_t kB, bool kFetch>
 HWY_INLINE void DotTiles(const Queries& queries, size_t first, float* const (&out)[kB],
                          const AttendScratch& scratch, const Ahead (&ahead)[kB]) {
-  if constexpr (kTile == KvType::kQ8_0) {
-    DotTileQ8<kN, kB, kFetch>(scratch.tile16, scratch.q8_scales, queries, first, out, ahead);
-  } else if constexpr (kTile == KvType::kF32) {
-    DotTile<kTile, kN, kB, kFetch>(reinterpret_cast<const std::byte*>(scratch.tile32), queries,
-                                   first, out, ahead);
-  } else {
-    DotTile<kTile, kN, kB, kFetch>(reinterpret_cast<const std::byte*>(scratch.tile16), queries,
-                                   first, out, ahead);
+  NoFetch none;
+  DotTiles<kTile, kN, kB, kFetch>(queries, first, out, scratch, ahead, none);
+}
+
+// All of a tile's queries, in the form that keys of type kType meet.
+template <KvType kType>
+HWY_INLINE Queries QueriesOf(const float* q, size_t n, size_t dim, float scale,
+                             AttendScratch& scratch) {
+  if constexpr (kType == KvType::kQ8_0) {
+    for (size_t i = 0; i < n; ++i)
+      QuantizeQuery(q + i * dim, dim, scratch.q16 + i * dim, scratch.q16_scales[i]);
   }
+  return {q, dim, scratch.q16, scratch.q16_scales, scale};
 }
 
 // The scratch's first tile as FP32, for many queries. q8_0 stays as it is.

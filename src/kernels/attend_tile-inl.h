@@ -114,8 +114,8 @@ HWY_INLINE void FinishLogits(const Tile& tile, size_t i, const BlockList& list) 
 
 // Turns kN queries' logits into weights exp(logit - max) and sums them. NaN is never the maximum.
 // Values are fetched meanwhile.
-template <size_t kN>
-HWY_INLINE void Softmax(const Tile& tile, size_t i0, const BlockList& list, Fetch& later) {
+template <size_t kN, class F>
+HWY_INLINE void Softmax(const Tile& tile, size_t i0, const BlockList& list, F& later) {
   const AttendArgs& args = tile.args;
   const DF d;
   VF max[kN][kRowVectors];
@@ -142,7 +142,7 @@ HWY_INLINE void Softmax(const Tile& tile, size_t i0, const BlockList& list, Fetc
     shift[i] = hn::Set(d, none ? 0.0f : largest);
     for (size_t g = 0; g < kRowVectors; ++g) sum[i][g] = hn::Zero(d);
   }
-  Fetch fetch = later;  // in registers
+  F fetch = later;  // in registers
   for (size_t idx = 0; idx < list.n; ++idx) {
     fetch.Row();
     float* rows = tile.At(list.block[idx], i0);
@@ -190,7 +190,8 @@ HWY_INLINE void SetValueSum(const Tile& tile, size_t i, const BlockList& list) {
 }
 
 // With few queries that read different blocks, each query passes over its own.
-HWY_INLINE void FinishOneByOne(const Tile& tile, Fetch& fetch) {
+template <class F>
+HWY_INLINE void FinishOneByOne(const Tile& tile, F& fetch) {
   for (size_t i = 0; i < tile.n; ++i) {
     BlockList own;
     ListBlocks(
@@ -201,7 +202,8 @@ HWY_INLINE void FinishOneByOne(const Tile& tile, Fetch& fetch) {
   }
 }
 
-HWY_INLINE void FinishTile(const Tile& tile, const BlockList& list, Fetch& fetch) {
+template <class F>
+HWY_INLINE void FinishTile(const Tile& tile, const BlockList& list, F& fetch) {
   if (!list.all_same && tile.n <= kFewQueries) return FinishOneByOne(tile, fetch);
   FinishLogitsOf(tile, 0, tile.n, list);
   size_t i = 0;

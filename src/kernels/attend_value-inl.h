@@ -19,6 +19,11 @@ namespace HWY_NAMESPACE {
 template <size_t kN>
 inline constexpr size_t kChannelVectors = kLanes == 16 ? (kN <= 6 ? 4 : 2) : (kN <= 2 ? 4 : 2);
 
+// Queries that share registers: accumulators of 8 take 16 of 32 registers of 64 bytes, of 6 take 12
+// of 16.
+inline constexpr size_t kFewBatch = kLanes == 16 ? 8 : 6;
+inline constexpr size_t kManyBatch = 6;
+
 // sums[i][j] += weight[16 i] * v[j] for one row.
 template <KvType kType, size_t kN, size_t kC>
 HWY_INLINE void AddRow(const std::byte* HWY_RESTRICT v, size_t c, const float* HWY_RESTRICT weight,

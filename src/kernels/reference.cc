@@ -25,6 +25,13 @@ T LoadAs(const std::byte* from) {
 
 }  // namespace
 
+size_t CacheRow(const AttendArgs& args, int row) {
+  if (args.rows != nullptr) return static_cast<size_t>(args.rows[row]);
+  const int block = row / kBlockRows;
+  return static_cast<size_t>(args.blocks != nullptr ? args.blocks[block] : block) * kBlockRows +
+         row % kBlockRows;
+}
+
 std::vector<double> ReferenceRow(const std::byte* row, KvType type, int n) {
   std::vector<double> out(n);
   for (int i = 0; i < n; ++i) {
@@ -56,7 +63,8 @@ std::vector<std::vector<double>> ReferenceLogits(const AttendArgs& args) {
     std::vector<double> k;
     for (int query = 0; query < args.n_queries; ++query) {
       if (!BitSet(args.masks[query], row)) continue;
-      if (k.empty()) k = ReferenceRow(args.k + row * args.k_stride, args.k_type, args.k_dim);
+      if (k.empty())
+        k = ReferenceRow(args.k + CacheRow(args, row) * args.k_stride, args.k_type, args.k_dim);
       const float* q = args.q + static_cast<size_t>(query) * args.k_dim;
       double dot = 0;
       for (int c = 0; c < args.k_dim; ++c) dot += q[c] * k[c];
@@ -87,7 +95,7 @@ std::vector<ReferenceState> ReferenceAttend(const AttendArgs& args) {
       if (!BitSet(v_mask, row)) continue;
       state.sum_v += weight;
       const std::vector<double> v =
-          ReferenceRow(args.v + row * args.v_stride, args.v_type, args.v_dim);
+          ReferenceRow(args.v + CacheRow(args, row) * args.v_stride, args.v_type, args.v_dim);
       for (int c = 0; c < args.v_dim; ++c) {
         state.o[c] += weight * v[c];
         state.o_abs[c] += weight * std::fabs(v[c]);

@@ -11,6 +11,8 @@
 namespace condense {
 
 // The `n` stored values at `row`, exactly.
+// Where lane row % 16 of block row / 16 lies in the cache.
+size_t CacheRow(const AttendArgs& args, int row);
 std::vector<double> ReferenceRow(const std::byte* row, KvType type, int n);
 
 // [n_queries][16 n_blocks]; -inf where the mask bit is 0.

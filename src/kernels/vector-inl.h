@@ -170,6 +170,46 @@ class Fetch {
   size_t stride_ = 0, second_ = 0, bytes_ = 0, rows_left_ = 0;
 };
 
+// The same for rows that lie anywhere, in the order of their use: keys, then values, then the keys
+// of the next call. Each row's lines are asked for once, one row with each Row() that was allowed.
+class RowStream {
+ public:
+  // rows: [n_keys + n_values + n_next] addresses.
+  HWY_INLINE RowStream(const std::byte* const* rows, size_t n_keys, size_t n_values, size_t n_next,
+                       size_t key_bytes, size_t value_bytes)
+      : next_(rows),
+        values_(rows + n_keys),
+        end_(rows + n_keys + n_values + n_next),
+        n_values_(n_values),
+        key_bytes_(key_bytes),
+        value_bytes_(value_bytes) {}
+  // Lets the next calls of Row() fetch n rows more.
+  HWY_INLINE void Allow(size_t n) {
+    left_ = std::min(left_ + n, static_cast<size_t>(end_ - next_));
+  }
+  HWY_INLINE void Row() {
+    if (left_ == 0) return;
+    --left_;
+    const std::byte* row = *next_;
+    const size_t bytes =
+        static_cast<size_t>(next_ - values_) < n_values_ ? value_bytes_ : key_bytes_;
+    ++next_;
+    hwy::Prefetch(row);
+    for (size_t offset = 64; offset < bytes; offset += 64) hwy::Prefetch(row + offset);
+  }
+  HWY_INLINE void AllowedRows() {
+    while (left_ != 0) Row();
+  }
+
+ private:
+  const std::byte *const *next_, *const *values_, *const *end_;
+  size_t n_values_, key_bytes_, value_bytes_;
+  size_t left_ = 0;
+};
+struct NoFetch {  // where nothing is fetched row by row
+  HWY_INLINE void Row() {}
+};
+
 // The same for a block further ahead, into the second-level cache: rows `stride` bytes apart.
 // Without one, some readable address and stride 0.
 struct Ahead {
