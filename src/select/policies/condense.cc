@@ -9,6 +9,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "cache/code_index.h"
 #include "kernels/summary.h"
@@ -201,20 +202,41 @@ class CondensePolicy final : public Policy {
     selection.v_masks.resize(n_words);
     selection.rest_value.resize(static_cast<size_t>(query.n_query_heads) * kv.v_dim);
     ValueMeans means(query, parts, query.memory->values);
-    bool finite = true;
-#pragma omp parallel for num_threads(query.n_threads) if (query.n_threads > 1) schedule(static) \
-    reduction(&& : finite)
-    for (int g = 0; g < kv.n_kv_heads; ++g) {
-      static thread_local RowScratch scratch;
-      finite = ChooseRows(query, parts, g, budget, scratch, selection.KMask(g),
-                          selection.v_masks.data() + static_cast<size_t>(g) * selection.n_blocks) &&
-               finite;
-      float* rest = selection.rest_value.data() + static_cast<size_t>(g) * group * kv.v_dim;
-      means.Mean(g, rest);
-      for (int h = 1; h < group; ++h) std::copy_n(rest, kv.v_dim, rest + h * kv.v_dim);
+    static thread_local std::vector<RowChooser> kept;
+    std::vector<RowChooser>& choosers = kept;  // of the calling thread
+    if (choosers.size() < static_cast<size_t>(kv.n_kv_heads)) choosers.resize(kv.n_kv_heads);
+    // KV heads times parts of their rows, so that threads have the same to do whatever the heads.
+    const int n_heads = kv.n_kv_heads, n_parts = query.n_threads, n_all = n_heads * n_parts;
+    bool listed = true, finite = true;
+#pragma omp parallel num_threads(query.n_threads) if (query.n_threads > 1)
+    {
+#pragma omp for schedule(static)
+      for (int g = 0; g < n_heads; ++g) {
+        choosers[g].Begin(query, parts, g, budget, n_parts, selection.KMask(g),
+                          selection.v_masks.data() + static_cast<size_t>(g) * selection.n_blocks);
+      }
+#pragma omp for schedule(static)
+      for (int i = 0; i < n_all; ++i) choosers[i / n_parts].Estimate(i % n_parts);
+#pragma omp for schedule(static)
+      for (int i = 0; i < n_all; ++i) choosers[i / n_parts].Exponentiate(i % n_parts);
+#pragma omp for schedule(static)
+      for (int i = 0; i < n_all; ++i) choosers[i / n_parts].Weigh(i % n_parts);
+#pragma omp for schedule(static) reduction(&& : listed)
+      for (int g = 0; g < n_heads; ++g) listed = choosers[g].ShortList() && listed;
+      if (listed) {
+#pragma omp for schedule(static)
+        for (int i = 0; i < n_all; ++i) choosers[i / n_parts].ReadKeys(i % n_parts);
+#pragma omp for schedule(static) reduction(&& : finite)
+        for (int g = 0; g < n_heads; ++g) {
+          finite = choosers[g].ChooseValues() && finite;
+          float* rest = selection.rest_value.data() + static_cast<size_t>(g) * group * kv.v_dim;
+          means.Mean(g, rest);
+          for (int h = 1; h < group; ++h) std::copy_n(rest, kv.v_dim, rest + h * kv.v_dim);
+        }
+      }
     }
-    means.Keep();
-    if (!finite) {
+    if (listed) means.Keep();
+    if (!listed || !finite) {
       selection.Reset();
       selection.reason = Fallback::kNan;
       return;
