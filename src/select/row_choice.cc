@@ -65,12 +65,16 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
       static_cast<size_t>((n_entries + kSegmentBlocks - 1) / kSegmentBlocks) * kSegmentRows;
   // From step to step the rows before the window grow to a segment and fall back: room for them, so
   // that a warm step allocates nothing.
-  const size_t most = exact_stride_ + 2 * kSegmentRows;
-  rows_.reserve(most);
-  lanes_.reserve(most / kBlockRows);
-  logits_.reserve(group_ * most);
-  exact_.reserve(group_ * most);
-  exact_sums_.reserve(group_ * most / kSegmentRows);
+  const auto make_room = [&](auto& values, size_t a_row, size_t rows_each) {
+    if (values.capacity() < exact_stride_ * a_row / rows_each)
+      values.reserve((exact_stride_ + 2 * kSegmentRows) * a_row / rows_each);
+  };
+  make_room(rows_, 1, 1);
+  make_room(best_, 1, 1);
+  make_room(lanes_, 1, kBlockRows);
+  make_room(logits_, group_, 1);
+  make_room(exact_, group_, 1);
+  make_room(exact_sums_, group_, kSegmentRows);
   logits_.assign(group_ * exact_stride_, kMinusInf);
   exact_.resize(group_ * exact_stride_);
   exact_sums_.resize(group_ * exact_stride_ / kSegmentRows);
