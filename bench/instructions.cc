@@ -45,6 +45,20 @@ void CountAttention(const std::string& name, int n_rows, KvType type) {
   Count(name + "_" + KvTypeName(type), [&] { AttendChunk(data.args()); });
 }
 
+// A step's group over 128 rows that lie scattered, V of half of them.
+void CountRowList() {
+  KernelData data({.n_rows = kChunkRows, .n_queries = kGroup});
+  AttendArgs args = data.args();
+  std::vector<int32_t> rows;
+  for (int i = 0; i < kChunkRows / 4; ++i) rows.push_back(i * 4 + i % 3);
+  args.n_blocks = BlocksFor(kChunkRows / 4);
+  args.rows = rows.data();
+  const RowMask half(static_cast<size_t>(args.n_blocks), 0x35A9);
+  const std::vector<const uint16_t*> v_masks(kGroup, half.data());
+  args.v_masks = v_masks.data();
+  Count("rows_f16", [&] { AttendChunk(args); });
+}
+
 // One KV head's choice among 512 blocks whose summaries are there.
 bool CountSelection() {
   const Result<BoundPolicy> mean = MakePolicy("mean:blocks=8");
@@ -89,6 +103,7 @@ int Run() {
     CountAttention("verify", 8, type);
     CountAttention("prefill", 32, type);
   }
+  CountRowList();
   CountCodes();
   if (!CountSelection()) {
     std::fprintf(stderr, "mean:blocks=8 did not choose\n");

@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 
+#include "attention/workspace.h"
 #include "kernels/summary.h"
 #include "select/registry.h"
 
@@ -330,6 +331,110 @@ TEST(LayerAttentionTest, ObserverSeesTheOmittedMass) {
       error += d * d;
     }
     EXPECT_NEAR(std::sqrt(error), o.output_error, 1e-5);
+  }
+}
+
+// Reads what it is told to.
+struct Told : Policy {
+  Selection selection;
+  void Select(const LayerQuery&, Selection& out) const override { out = selection; }
+};
+
+// One row in `one_in` of 1 … n - 1 and the last `window`, all of them with K, every other with V.
+Told Scattered(const Made& made, int one_in, int window, bool per_query_head, bool split) {
+  Told told;
+  Selection& selection = told.selection;
+  selection.dense = false;
+  selection.per_query_head = per_query_head;
+  selection.n_blocks = BlocksFor(made.n_cache);
+  const int n_sets = per_query_head ? made.n_heads : made.n_kv_heads;
+  selection.k_masks.assign(static_cast<size_t>(n_sets) * selection.n_blocks, 0);
+  if (split) selection.v_masks = selection.k_masks;
+  std::mt19937 random(31);
+  for (int set = 0; set < n_sets; ++set) {
+    const size_t at = static_cast<size_t>(set) * selection.n_blocks;
+    for (int row = 0; row < made.n_cache; ++row) {
+      if (random() % one_in != 0 && row < made.n_cache - window) continue;
+      AddRow(std::span(selection.k_masks).subspan(at), row);
+      if (split && (random() & 1)) AddRow(std::span(selection.v_masks).subspan(at), row);
+    }
+  }
+  return told;
+}
+
+// The first row's output over the rows told, in double, against what was computed.
+void ExpectToldRows(const Made& made, const Selection& selection) {
+  for (int h = 0; h < made.n_heads; ++h) {
+    const int g = h / (made.n_heads / made.n_kv_heads);
+    const int set = selection.per_query_head ? h : g;
+    const std::span k_mask(selection.KMask(set), static_cast<size_t>(selection.n_blocks));
+    const std::span v_mask(selection.VMask(set), static_cast<size_t>(selection.n_blocks));
+    double sum = 0;
+    std::vector<double> o(made.dim, 0.0);
+    for (int j = 0; j < made.n_cache; ++j) {
+      if (!HasRow(k_mask, j)) continue;
+      const size_t at = (static_cast<size_t>(j) * made.n_kv_heads + g) * made.dim;
+      double z = 0;
+      for (int c = 0; c < made.dim; ++c) z += double(made.q[h * made.dim + c]) * made.k[at + c];
+      const double p = std::exp(z / std::sqrt(double(made.dim)));
+      sum += p;
+      for (int c = 0; HasRow(v_mask, j) && c < made.dim; ++c) o[c] += p * made.v[at + c];
+    }
+    for (int c = 0; c < made.dim; ++c)
+      ASSERT_NEAR(made.out[h * made.dim + c], o[c] / sum, 2e-5) << h << ' ' << c;
+  }
+}
+
+TEST(LayerAttentionTest, ScatteredRowsAgreeWithTheReference) {
+  for (bool per_query_head : {false, true}) {
+    for (bool split : {false, true}) {
+      // From nearly every row of a block to a row in every third block.
+      for (int one_in : {1, 2, 8, 50}) {
+        for (int cache : {700, 3001}) {
+          SCOPED_TRACE(one_in);
+          Made made(1, 1, cache, 6, 2, 64, 37);
+          const Told told = Scattered(made, one_in, 70, per_query_head, split);
+          std::vector<float> once;
+          for (int n_threads : {1, 2}) {
+            LayerCache layer_cache;
+            layer_cache.MarkWritten(0, cache - 1);
+            AttentionSink sink;
+            ComputeAttention(made.Node(), layer_cache, told, n_threads, sink);
+            ASSERT_NO_FATAL_FAILURE(ExpectToldRows(made, told.selection));
+            if (once.empty()) once = made.out;
+            EXPECT_TRUE(SameBits(once.data(), made.out.data(), once.size()));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockChoiceTest, ScatteredRowsAreListedOneByOne) {
+  Made made(1, 1, 3001, 6, 2, 64);
+  for (bool per_query_head : {false, true}) {
+    for (int one_in : {1, 4, 20}) {
+      const Selection selection = Scattered(made, one_in, 70, per_query_head, true).selection;
+      BlockChoice choice;
+      choice.List(selection, 1, 3);
+      EXPECT_EQ(choice.rows.empty(), one_in == 1);
+      const int n_sets = per_query_head ? 3 : 1;
+      for (int head = 0; head < 3; ++head) {
+        const int set = per_query_head ? 3 + head : 1;
+        RowMask k(selection.n_blocks), v(selection.n_blocks);
+        for (int i = 0; i < choice.n_blocks * kBlockRows; ++i) {
+          const int row = choice.rows.empty()
+                              ? choice.blocks[i / kBlockRows] * kBlockRows + i % kBlockRows
+                              : choice.rows[i];
+          const size_t n = static_cast<size_t>(choice.n_blocks);
+          if (HasRow({choice.KMask(head), n}, i)) AddRow(k, row);
+          if (HasRow({choice.VMask(head), n}, i)) AddRow(v, row);
+        }
+        EXPECT_TRUE(std::equal(k.begin(), k.end(), selection.KMask(set)));
+        EXPECT_TRUE(std::equal(v.begin(), v.end(), selection.VMask(set)));
+        EXPECT_EQ(choice.k_masks.size(), static_cast<size_t>(n_sets) * choice.n_blocks);
+      }
+    }
   }
 }
 

@@ -50,8 +50,8 @@ struct AttendArgs {
   // Keys that this thread attends to next, laid out as k: their first rows are brought into the
   // second-level cache towards the end of the call. Null: none.
   const std::byte* next_k = nullptr;
-  // With `rows`: next_k is the row 0 of the n_next_rows rows that this thread attends to next. They
-  // are brought into the first-level cache, as many as are kept under way.
+  // With `rows`: next_k is the row 0 of the n_next_rows rows that this thread attends to next. As
+  // many as are kept under way are fetched.
   const int32_t* next_rows = nullptr;
   int n_next_rows = 0;
   bool reverse = false;  // sum V in descending row order: the control that shows the noise floor

@@ -24,7 +24,8 @@ HWY_BEFORE_NAMESPACE();
 namespace condense {
 namespace HWY_NAMESPACE {
 
-// Bytes of rows that are kept under way, and the most rows that these may be.
+// Bytes of rows that are kept under way, and the most rows that these may be. 4 to 16 KiB measure
+// alike.
 inline constexpr size_t kStreamBytes = 8192, kMostRowsAhead = 64;
 HWY_INLINE size_t RowsAhead(const AttendArgs& args) {
   const size_t bytes = KvBytes(args.k_type, static_cast<size_t>(args.k_dim));

@@ -170,8 +170,12 @@ class Fetch {
   size_t stride_ = 0, second_ = 0, bytes_ = 0, rows_left_ = 0;
 };
 
-// The same for rows that lie anywhere, in the order of their use: keys, then values, then the keys
-// of the next call. Each row's lines are asked for once, one row with each Row() that was allowed.
+// Into the second-level cache.
+HWY_INLINE void FetchLine(const std::byte* at) { __builtin_prefetch(at, 0, 2); }
+
+// Rows that lie anywhere, in the order of their use: keys, then values, then the keys of the next
+// call. Each row's lines are asked for once, one row with each Row() that was allowed, and into the
+// second-level cache: straight into the first, a scattered step takes 4 % longer.
 class RowStream {
  public:
   // rows: [n_keys + n_values + n_next] addresses.
@@ -194,8 +198,7 @@ class RowStream {
     const size_t bytes =
         static_cast<size_t>(next_ - values_) < n_values_ ? value_bytes_ : key_bytes_;
     ++next_;
-    hwy::Prefetch(row);
-    for (size_t offset = 64; offset < bytes; offset += 64) hwy::Prefetch(row + offset);
+    for (size_t offset = 0; offset < bytes; offset += 64) FetchLine(row + offset);
   }
   HWY_INLINE void AllowedRows() {
     while (left_ != 0) Row();
@@ -216,7 +219,6 @@ struct Ahead {
   const std::byte* rows;
   size_t stride;
 };
-HWY_INLINE void FetchLine(const std::byte* at) { __builtin_prefetch(at, 0, 2); }
 // The part-th of n_parts of a block ahead, all lines of its rows.
 HWY_INLINE void FetchPart(const Ahead& ahead, size_t bytes, size_t part, size_t n_parts) {
   for (size_t row = 16 * part / n_parts; row < 16 * (part + 1) / n_parts; ++row) {
