@@ -26,6 +26,7 @@ import instructions
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "build/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 SPARSE = "mean:blocks=8"  # S = 1 + 64 + 16 * 8 = 193
+CODES = "condense:budget=8%"
 
 
 def say(text):
@@ -39,7 +40,7 @@ class Arm(NamedTuple):
 
 
 ARMS = {"llama fa off": Arm(0), "llama fa on": Arm(1), "plug-in dense": Arm(1, "dense"),
-        "plug-in sparse": Arm(1, SPARSE), "llama fa on, q8_0": Arm(1, None, "q8_0"),
+        "plug-in sparse": Arm(1, SPARSE), "plug-in codes": Arm(1, CODES), "llama fa on, q8_0": Arm(1, None, "q8_0"),
         "plug-in dense, q8_0": Arm(1, "dense", "q8_0")}
 LLAMA = ["llama fa off", "llama fa on"]
 
@@ -119,6 +120,7 @@ def decode_shape(depth):
 
 def deep_figures(programs, options):
     runs = {arm: (arm, decode_shape(options.depth)) for arm in EVERY}
+    runs["plug-in codes"] = ("plug-in codes", decode_shape(options.depth))
     runs["plug-in sparse at depth 0"] = ("plug-in sparse", decode_shape(0))
     deep = interleave(programs, runs, options.rounds, f"decode at depth {options.depth}")
     how = f"llama-bench -d {options.depth} -n 64 -r 5, SmolLM2-135M Q4_1, f16 KV, {programs.threads} threads"
@@ -126,6 +128,8 @@ def deep_figures(programs, options):
     yield ratio_figure("mean193_vs_llama", deep, "plug-in sparse", how + f", {SPARSE}")
     yield ratio_figure("mean193_vs_depth0", deep, "plug-in sparse", how + f", {SPARSE}",
                        against=["plug-in sparse at depth 0"])
+    yield ratio_figure("codes8_vs_llama", deep, "plug-in codes", how + f", {CODES}")
+    yield ratio_figure("codes8_vs_dense", deep, "plug-in codes", how + f", {CODES}", against=["plug-in dense"])
 
 
 def q8_figures(programs, options):
@@ -208,6 +212,8 @@ def operator_figures(programs, _):
     yield operator_figure("select193_share", mean, "select_share", f"{SPARSE}: selection's share of the operator's time")
     yield operator_figure("upkeep193_share", mean, "upkeep_share",
                           f"{SPARSE}: marking written rows and summarising blocks, share of a step")
+    codes = arm(bench("select", "--policy", CODES), CODES)
+    yield operator_figure("codes_scan_share", codes, "select_share", f"{CODES}: selection's share of the operator's time")
     yield operator_figure("verify8_speedup", bench("verify", "--rows", 8192, "--query-rows", 8)[0], "speedup",
                           "8 rows at once over 8 single rows, seconds")
     yield operator_figure("prefill_operator_share", bench("prefill", "--rows", 8012, "--query-rows", 512)[0],

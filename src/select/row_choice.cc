@@ -120,13 +120,13 @@ void RowChooser::Logits(int part, int first_entry) {
   args.q = q_;
   args.scale = query_->scale;
   args.softcap = query_->softcap;
+  logits.resize(static_cast<size_t>(group_) * kChunkRows);
   for (int entry = begin; entry < end; entry += args.n_blocks) {
     args.n_blocks = std::min(kChunkBlocks, end - entry);
     args.rows = rows_.data() + static_cast<size_t>(entry) * kBlockRows;
     masks.assign(group_, lanes_.data() + entry);
     args.masks = masks.data();
     const size_t n_rows = static_cast<size_t>(args.n_blocks) * kBlockRows;
-    logits.resize(group_ * n_rows);
     RowLogits(args, logits.data());
     for (int h = 0; h < group_; ++h) {
       std::copy_n(logits.data() + h * n_rows, n_rows,
