@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "attention/observe.h"
@@ -159,56 +158,18 @@ class NodeRunner {
   void SelectRow(const SingleRow& single, Selection& selection) {
     const std::span<const uint16_t> visible = Visible(single);
     const int n_visible = CountRows(visible);
-    StreamCache& stream = cache_.Stream(node_.first_stream + single.stream);
-    selection.Reset();
-    if (!policy_.is_dense()) {
-      if (!stream.writes_seen) {
-        selection.reason = Fallback::kUntracked;
-      } else if (work_.visibility.has_bias()) {
-        selection.reason = Fallback::kBias;
-      } else {
-        const KvView view = View(single.stream);
-        bool continued = false;
-        SequenceState* state = &stream.Sequence(visible, n_visible, &continued);
-        // Rows that grew by what was just written: two whole blocks in rotation. Else: all.
-        const bool current = stream.index.SpotCheck(view, continued ? 2 : -1) &&
-                             (!node_.check_all_blocks || stream.index.CheckLastRows(view));
-        if (!current) {
-          stream.codes.Forget();
-          stream.ForgetChoices();
-          state = &stream.Sequence(visible, n_visible, &continued);
-        }
-        work_.query.resize(static_cast<size_t>(node_.n_query_heads) * view.k_dim);
-        for (int h = 0; h < node_.n_query_heads; ++h)
-          CopyQuery(single, h, &work_.query[h * view.k_dim]);
-        LayerQuery query;
-        query.layer = node_.layer;
-        query.kv = &view;
-        query.index = &stream.index;
-        query.codes = &stream.codes;
-        query.visible = visible;
-        query.n_visible = n_visible;
-        for (int written : stream.written) {
-          if (written < view.n_rows && HasRow(visible, written)) query.newest_row = written;
-        }
-        query.q = work_.query.data();
-        query.n_query_heads = node_.n_query_heads;
-        query.scale = node_.scale;
-        query.softcap = node_.softcap;
-        query.memory = &state->memory;
-        query.n_threads = n_threads_;
-        policy_.Select(query, selection);
-      }
-    }
+    const KvView view = View(single.stream);
+    SelectStep({.node = node_,
+                .view = view,
+                .stream = single.stream,
+                .row = single.row,
+                .visible = visible,
+                .n_visible = n_visible,
+                .has_bias = work_.visibility.has_bias(),
+                .n_threads = n_threads_},
+               policy_, cache_.Stream(node_.first_stream + single.stream), work_.query, selection);
     if (sink_.on_step)
       sink_.on_step(CountStep(node_, policy_, selection, visible.size(), n_visible));
-  }
-
-  void CopyQuery(const SingleRow& single, int head, float* to) const {
-    std::memcpy(
-        to,
-        node_.q + single.stream * node_.q_stream + head * node_.q_head + single.row * node_.q_row,
-        sizeof(float) * node_.kv.k_dim);
   }
 
   // Queries of tile x KV head, ordered by row, then by head of the group.
@@ -218,7 +179,7 @@ class NodeRunner {
     int i = 0;
     for (int row = tile.row_begin; row < tile.row_end; ++row) {
       for (int h = 0; h < group_; ++h, ++i) {
-        CopyQuery({tile.stream, row}, kv_head * group_ + h, &scratch.q[i * node_.kv.k_dim]);
+        CopyQuery(node_, tile.stream, row, kv_head * group_ + h, &scratch.q[i * node_.kv.k_dim]);
       }
     }
     const KvView view = View(tile.stream);

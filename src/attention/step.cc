@@ -1,6 +1,7 @@
 #include "attention/step.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace condense {
 
@@ -55,6 +56,55 @@ void NotePromptQueries(const AttentionNode& node, int stream, const std::vector<
   queries.n_heads = node.n_query_heads;
   queries.k_dim = node.kv.k_dim;
   codes.NoteQueries(queries, node.kv.n_kv_heads);
+}
+
+void CopyQuery(const AttentionNode& node, int stream, int row, int head, float* to) {
+  std::memcpy(to, node.q + stream * node.q_stream + head * node.q_head + row * node.q_row,
+              sizeof(float) * node.kv.k_dim);
+}
+
+void SelectStep(const DecodeStep& step, const Policy& policy, StreamCache& cache,
+                std::vector<float>& query, Selection& selection) {
+  selection.Reset();
+  if (policy.is_dense()) return;
+  if (!cache.writes_seen) {
+    selection.reason = Fallback::kUntracked;
+    return;
+  }
+  if (step.has_bias) {
+    selection.reason = Fallback::kBias;
+    return;
+  }
+  bool continued = false;
+  SequenceState* state = &cache.Sequence(step.visible, step.n_visible, &continued);
+  // Rows that grew by what was just written: two whole blocks in rotation. Else: all.
+  const bool current = cache.index.SpotCheck(step.view, continued ? 2 : -1) &&
+                       (!step.node.check_all_blocks || cache.index.CheckLastRows(step.view));
+  if (!current) {
+    cache.codes.Forget();
+    cache.ForgetChoices();
+    state = &cache.Sequence(step.visible, step.n_visible, &continued);
+  }
+  query.resize(static_cast<size_t>(step.node.n_query_heads) * step.view.k_dim);
+  for (int h = 0; h < step.node.n_query_heads; ++h)
+    CopyQuery(step.node, step.stream, step.row, h, &query[h * step.view.k_dim]);
+  LayerQuery layer;
+  layer.layer = step.node.layer;
+  layer.kv = &step.view;
+  layer.index = &cache.index;
+  layer.codes = &cache.codes;
+  layer.visible = step.visible;
+  layer.n_visible = step.n_visible;
+  for (int written : cache.written) {
+    if (written < step.view.n_rows && HasRow(step.visible, written)) layer.newest_row = written;
+  }
+  layer.q = query.data();
+  layer.n_query_heads = step.node.n_query_heads;
+  layer.scale = step.node.scale;
+  layer.softcap = step.node.softcap;
+  layer.memory = &state->memory;
+  layer.n_threads = step.n_threads;
+  policy.Select(layer, selection);
 }
 
 StepCount CountStep(const AttentionNode& node, const Policy& policy, const Selection& selection,

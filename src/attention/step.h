@@ -25,6 +25,24 @@ void FindDecodeRows(const AttentionNode& node, const Visibility& visibility, int
 void NotePromptQueries(const AttentionNode& node, int stream, const std::vector<uint8_t>& is_decode,
                        std::vector<int>& rows, CodeIndex& codes);
 
+// Query head `head` of a stream's query row, [k_dim].
+void CopyQuery(const AttentionNode& node, int stream, int row, int head, float* to);
+
+// A decode step: query row `row` of stream `stream`. Borrowed for the call.
+struct DecodeStep {
+  const AttentionNode& node;
+  const KvView& view;  // of the stream
+  int stream, row;
+  std::span<const uint16_t> visible;  // [BlocksFor(view.n_rows)]
+  int n_visible;
+  bool has_bias;  // of the mask
+  int n_threads;
+};
+// What it reads. `cache`: the stream's; its sequence is found, and summaries and codes that the
+// stored rows contradict are forgotten. query: scratch.
+void SelectStep(const DecodeStep& step, const Policy& policy, StreamCache& cache,
+                std::vector<float>& query, Selection& selection);
+
 // Rows and bytes of a step: a row counts once a KV head, whichever query heads of the group read
 // it.
 StepCount CountStep(const AttentionNode& node, const Policy& policy, const Selection& selection,
