@@ -236,6 +236,10 @@ class NodeRunner {
       args.blocks = choice.blocks.data() + unit.begin;
     } else {
       args.rows = RowsOf(choice, unit);
+      args.logits = choice.logits == nullptr
+                        ? nullptr
+                        : choice.logits + static_cast<size_t>(unit.begin) * kBlockRows;
+      args.logits_stride = choice.logits_stride;
       if (next != nullptr && next->tile == unit.tile) PointAtNext(view, *next, args);
     }
     args.k = view.KeyRow(unit.kv_head, 0);
@@ -255,7 +259,7 @@ class NodeRunner {
   // The rows that this thread attends to next, where they are a list too.
   void PointAtNext(const KvView& view, const WorkUnit& next, AttendArgs& args) const {
     const BlockChoice& choice = Choice(next.tile, next.kv_head);
-    if (choice.rows.empty()) return;
+    if (choice.rows.empty() || choice.logits != nullptr) return;
     args.next_k = view.KeyRow(next.kv_head, 0);
     args.next_rows = RowsOf(choice, next);
     args.n_next_rows = next.n_blocks * kBlockRows;

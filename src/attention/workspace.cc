@@ -21,7 +21,9 @@ void BlockChoice::List(const Selection& selection, int kv_head, int group) {
   k_masks.clear();
   v_masks.clear();
   any_.clear();
+  logits = nullptr;
   one_mask = !selection.per_query_head;
+  if (selection.has_logits) return TakeRows(selection, kv_head);
   const int n_sets = one_mask ? 1 : group;
   const int first = one_mask ? kv_head : kv_head * group;
   if (one_mask) {
@@ -53,6 +55,24 @@ void BlockChoice::List(const Selection& selection, int kv_head, int group) {
   for (int set = first; set < first + n_sets; ++set) {
     for (int32_t b : blocks) v_masks.push_back(selection.VMask(set)[b]);
   }
+}
+
+// The list as the policy made it.
+void BlockChoice::TakeRows(const Selection& selection, int kv_head) {
+  const Selection::KeyLogits& known = selection.logits[kv_head];
+  n_blocks = static_cast<int>(known.lanes.size());
+  rows = known.rows;
+  k_masks = known.lanes;
+  logits = known.logits.data();
+  logits_stride = known.stride;
+  if (selection.v_masks.empty()) return;
+  const uint16_t* values = selection.VMask(kv_head);
+  v_masks.assign(known.lanes.size(), 0);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const uint32_t read = (values[rows[i] / kBlockRows] >> (rows[i] % kBlockRows)) & 1;
+    v_masks[i / kBlockRows] |= static_cast<uint16_t>(read << (i % kBlockRows));
+  }
+  for (size_t e = 0; e < v_masks.size(); ++e) v_masks[e] &= k_masks[e];
 }
 
 void BlockChoice::ListRows(const Selection& selection, int first_set, int n_sets, int n_rows) {

@@ -40,6 +40,9 @@ struct BlockChoice {
   // Per query head of the group, or (one_mask) once for all: [n_masks][n_blocks].
   std::vector<uint16_t> k_masks, v_masks;
   bool one_mask = true;
+  // The rows' logits, of the selection: [group][logits_stride]. Null: not known.
+  const float* logits = nullptr;
+  size_t logits_stride = 0;
 
   // Of KV head `kv_head`, whose query heads are `group`. The form depends on the selection alone.
   void List(const Selection& selection, int kv_head, int group);
@@ -51,6 +54,7 @@ struct BlockChoice {
   const uint16_t* Mask(const std::vector<uint16_t>& masks, int head) const {
     return masks.data() + (one_mask ? 0 : static_cast<size_t>(head) * n_blocks);
   }
+  void TakeRows(const Selection& selection, int kv_head);
   void ListRows(const Selection& selection, int first_set, int n_sets, int n_rows);
 
   std::vector<uint16_t> any_;  // [blocks.size()]: rows that some query head reads

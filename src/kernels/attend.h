@@ -37,6 +37,10 @@ struct AttendArgs {
   // order; masks and bias follow the list. Entries whose mask bit is 0 in every query are not
   // looked at.
   const int32_t* rows = nullptr;
+  // Null, or (with `rows`) [n_queries][logits_stride]: the list's logits as RowLogits gave them. K
+  // is not read then.
+  const float* logits = nullptr;
+  size_t logits_stride = 0;
 
   int n_queries = 0;         // any number: query heads of the group times query rows
   const float* q = nullptr;  // [n_queries, k_dim], contiguous

@@ -93,9 +93,12 @@ struct RowPlan {
   }
 };
 
+// Functions a type below are not inlined: called once a list, and compilers, sanitizers' above all,
+// take very long over what would become one function.
+
 // scale * q.k of every listed block, for all queries of the tile.
 template <KvType kType>
-HWY_INLINE void DotRows(const Tile& tile, const BlockList& list, const RowPlan& plan,
+HWY_NOINLINE void DotRows(const Tile& tile, const BlockList& list, const RowPlan& plan,
                         RowStream& stream, AttendScratch& scratch) {
   const AttendArgs& args = tile.args;
   const size_t dim = static_cast<size_t>(args.k_dim);
@@ -168,7 +171,7 @@ HWY_INLINE void AddRows(const std::byte* const* rows, const float* const* weight
 
 // o of the n queries from `begin` on, which read the plan's values.
 template <KvType kType>
-HWY_INLINE void AddRowsOfQueries(const Tile& tile, const RowPlan& plan, size_t begin, size_t n,
+HWY_NOINLINE void AddRowsOfQueries(const Tile& tile, const RowPlan& plan, size_t begin, size_t n,
                                  RowStream& stream) {
   const size_t v_dim = static_cast<size_t>(tile.args.v_dim);
   float* o = tile.args.o + (tile.first + begin) * v_dim;
@@ -185,7 +188,7 @@ HWY_INLINE void AddRowsOfQueries(const Tile& tile, const RowPlan& plan, size_t b
 
 // o of all queries, straight from the cache; runs of queries that read the same rows together.
 template <KvType kType>
-HWY_INLINE void AddValues(const Tile& tile, const BlockList& list, RowPlan& plan,
+HWY_NOINLINE void AddValues(const Tile& tile, const BlockList& list, RowPlan& plan,
                           RowStream& stream) {
   const size_t v_dim = static_cast<size_t>(tile.args.v_dim);
   std::fill_n(tile.args.o + tile.first * v_dim, tile.n * v_dim, 0.0f);
@@ -204,17 +207,35 @@ HWY_INLINE void AddValues(const Tile& tile, const BlockList& list, RowPlan& plan
   }
 }
 
+// Logits that the caller has. The first values are fetched meanwhile.
+HWY_INLINE void TakeLogits(const Tile& tile, const BlockList& list, RowStream& stream) {
+  const AttendArgs& args = tile.args;
+  stream.Allow(RowsAhead(args));
+  stream.AllowedRows();
+  for (size_t idx = 0; idx < list.n; ++idx) {
+    const size_t b = list.block[idx];
+    for (size_t i = 0; i < tile.n; ++i) {
+      const float* from = args.logits + (tile.first + i) * args.logits_stride + b * kBlockRows;
+      std::copy_n(from, kBlockRows, tile.At(b, i));
+    }
+  }
+}
+
 // Apart from the calls for blocks, whose code it would otherwise change.
 HWY_NOINLINE void AttendRows(const Tile& tile, const BlockList& k_list, const BlockList& v_list,
                              AttendScratch& scratch) {
   const AttendArgs& args = tile.args;
   RowPlan plan;
-  plan.AddKeys(args, k_list);
+  if (args.logits == nullptr) plan.AddKeys(args, k_list);
   plan.SetValues(tile, v_list, 0, [&](size_t at) { return v_list.bits[at]; });
   plan.AddNext(args);
   RowStream stream = plan.Stream(args);
-  WithType(args.k_type,
-           [&]<KvType kType>() HWY_ATTR { DotRows<kType>(tile, k_list, plan, stream, scratch); });
+  if (args.logits != nullptr) {
+    TakeLogits(tile, k_list, stream);
+  } else {
+    WithType(args.k_type,
+             [&]<KvType kType>() HWY_ATTR { DotRows<kType>(tile, k_list, plan, stream, scratch); });
+  }
   stream.Allow(k_list.n);
   FinishTile(tile, k_list, stream);
   WithType(args.v_type,

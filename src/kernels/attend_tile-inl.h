@@ -177,6 +177,7 @@ HWY_INLINE float SumOfValueRows(const Tile& tile, size_t i, const BlockList& lis
 
 // Logits of queries [begin, end), where scaled products are not logits yet.
 HWY_INLINE void FinishLogitsOf(const Tile& tile, size_t begin, size_t end, const BlockList& list) {
+  if (tile.args.logits != nullptr) return;
   if (list.whole && tile.args.bias == nullptr && !(tile.args.softcap > 0)) return;
   for (size_t i = begin; i < end; ++i) FinishLogits(tile, i, list);
 }

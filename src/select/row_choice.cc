@@ -52,14 +52,8 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
     k_mask[b] = scans_ ? static_cast<uint16_t>(parts.always[b] | parts.loose[b]) : query.visible[b];
     v_mask[b] = parts.always[b];
   }
-  rows_.clear();
-  lanes_.clear();
-  ForFourWords(std::span<const uint16_t>(k_mask, n_blocks), [&](size_t b, uint64_t four) {
-    for (; four != 0; four &= four - 1)
-      rows_.push_back(static_cast<int32_t>(b * kBlockRows) + std::countr_zero(four));
-  });
-  EndRows();
-  n_fixed_ = static_cast<int>(lanes_.size());
+  const std::span<const uint16_t> fixed(k_mask, n_blocks);
+  n_fixed_ = BlocksFor(CountRows(fixed));
   const int n_entries = n_fixed_ + (scans_ ? BlocksFor(budget.n_keys) : 0);
   exact_stride_ =
       static_cast<size_t>((n_entries + kSegmentBlocks - 1) / kSegmentBlocks) * kSegmentRows;
@@ -75,6 +69,13 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
   make_room(logits_, group_, 1);
   make_room(exact_, group_, 1);
   make_room(exact_sums_, group_, kSegmentRows);
+  rows_.clear();
+  lanes_.clear();
+  ForFourWords(fixed, [&](size_t b, uint64_t four) {
+    for (; four != 0; four &= four - 1)
+      rows_.push_back(static_cast<int32_t>(b * kBlockRows) + std::countr_zero(four));
+  });
+  EndRows();
   logits_.assign(group_ * exact_stride_, kMinusInf);
   exact_.resize(group_ * exact_stride_);
   exact_sums_.resize(group_ * exact_stride_ / kSegmentRows);
@@ -251,7 +252,7 @@ void RowChooser::ReadKeys(int part) {
   if (scans_) Logits(part, n_fixed_);
 }
 
-bool RowChooser::ChooseValues() {
+bool RowChooser::ChooseValues(Selection::KeyLogits& logits) {
   std::fill(part_max_.begin(), part_max_.end(), kMinusInf);
   static thread_local std::vector<float> max;
   max.resize(group_);
@@ -267,6 +268,10 @@ bool RowChooser::ChooseValues() {
   }
   if (!Best(worth_.data(), static_cast<int>(rows_.size()), budget_.n_values)) return false;
   for (int at : best_) AddRow(mask, rows_[at]);
+  logits.rows.swap(rows_);
+  logits.lanes.swap(lanes_);
+  logits.logits.swap(logits_);
+  logits.stride = exact_stride_;
   return true;
 }
 

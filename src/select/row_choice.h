@@ -34,7 +34,9 @@ class RowChooser {
   void Weigh(int part);         // mass over the group
   bool ShortList();             // false where a logit or an estimate is not finite
   void ReadKeys(int part);      // of the short list
-  bool ChooseValues();          // false where a logit is not finite
+  // False where a logit is not finite. What is known of the rows goes to `logits`, whose buffers
+  // are taken over.
+  bool ChooseValues(Selection::KeyLogits& logits);
 
  private:
   struct Run {  // half-open

@@ -33,6 +33,17 @@ struct Selection {
   // take part in the normaliser only by being dropped (their mass is left out).
   std::vector<float> rest_value;  // [n_query_heads, v_dim]
 
+  // The logits of every row of k_masks, where the policy had to compute them (kernels/attend.h,
+  // RowLogits): attention then reads no K. Rows in entries of 16, in any order.
+  struct KeyLogits {
+    std::vector<int32_t> rows;    // [16 n_entries]
+    std::vector<uint16_t> lanes;  // [n_entries] which of them count
+    std::vector<float> logits;    // [group, stride]; [group, 16 n_entries] of it are set
+    size_t stride = 0;
+  };
+  bool has_logits = false;
+  std::vector<KeyLogits> logits;  // has_logits (not with per_query_head): at least one a KV head
+
   // Bytes read to choose, all KV heads: summaries, codes, and K rows read beyond k_masks.
   uint64_t summary_bytes = 0;
 
@@ -45,6 +56,7 @@ struct Selection {
     k_masks.clear();
     v_masks.clear();
     rest_value.clear();
+    has_logits = false;
     summary_bytes = 0;
   }
 

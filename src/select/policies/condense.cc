@@ -204,6 +204,8 @@ class CondensePolicy final : public Policy {
     ValueMeans means(query, parts, query.memory->values);
     static thread_local std::vector<RowChooser> kept;
     std::vector<RowChooser>& choosers = kept;  // of the calling thread
+    if (selection.logits.size() < static_cast<size_t>(kv.n_kv_heads))
+      selection.logits.resize(kv.n_kv_heads);
     if (choosers.size() < static_cast<size_t>(kv.n_kv_heads)) choosers.resize(kv.n_kv_heads);
     // KV heads times parts of their rows, so that threads have the same to do whatever the heads.
     const int n_heads = kv.n_kv_heads, n_parts = query.n_threads, n_all = n_heads * n_parts;
@@ -228,7 +230,7 @@ class CondensePolicy final : public Policy {
         for (int i = 0; i < n_all; ++i) choosers[i / n_parts].ReadKeys(i % n_parts);
 #pragma omp for schedule(static) reduction(&& : finite)
         for (int g = 0; g < n_heads; ++g) {
-          finite = choosers[g].ChooseValues() && finite;
+          finite = choosers[g].ChooseValues(selection.logits[g]) && finite;
           float* rest = selection.rest_value.data() + static_cast<size_t>(g) * group * kv.v_dim;
           means.Mean(g, rest);
           for (int h = 1; h < group; ++h) std::copy_n(rest, kv.v_dim, rest + h * kv.v_dim);
@@ -242,6 +244,7 @@ class CondensePolicy final : public Policy {
       return;
     }
     selection.dense = false;
+    selection.has_logits = true;
     const bool scanned = budget.n_keys < parts.n_coded;
     selection.summary_bytes = scanned ? parts.segments.size() * kv.n_kv_heads *
                                             CodeIndex::BytesPerSegment(options_.n_nibbles, kv.k_dim)
