@@ -99,7 +99,7 @@ struct RowPlan {
 // scale * q.k of every listed block, for all queries of the tile.
 template <KvType kType>
 HWY_NOINLINE void DotRows(const Tile& tile, const BlockList& list, const RowPlan& plan,
-                        RowStream& stream, AttendScratch& scratch) {
+                          RowStream& stream, AttendScratch& scratch) {
   const AttendArgs& args = tile.args;
   const size_t dim = static_cast<size_t>(args.k_dim);
   const Queries queries =
@@ -172,7 +172,7 @@ HWY_INLINE void AddRows(const std::byte* const* rows, const float* const* weight
 // o of the n queries from `begin` on, which read the plan's values.
 template <KvType kType>
 HWY_NOINLINE void AddRowsOfQueries(const Tile& tile, const RowPlan& plan, size_t begin, size_t n,
-                                 RowStream& stream) {
+                                   RowStream& stream) {
   const size_t v_dim = static_cast<size_t>(tile.args.v_dim);
   float* o = tile.args.o + (tile.first + begin) * v_dim;
   const std::byte* const* rows = plan.rows + plan.n_keys;
@@ -189,7 +189,7 @@ HWY_NOINLINE void AddRowsOfQueries(const Tile& tile, const RowPlan& plan, size_t
 // o of all queries, straight from the cache; runs of queries that read the same rows together.
 template <KvType kType>
 HWY_NOINLINE void AddValues(const Tile& tile, const BlockList& list, RowPlan& plan,
-                          RowStream& stream) {
+                            RowStream& stream) {
   const size_t v_dim = static_cast<size_t>(tile.args.v_dim);
   std::fill_n(tile.args.o + tile.first * v_dim, tile.n * v_dim, 0.0f);
   stream.Allow(plan.n_values);
