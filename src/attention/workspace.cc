@@ -13,6 +13,18 @@ namespace {
 // as long as 1.2 blocks of which a few rows are read.
 constexpr int kRowEntries = 3, kOfBlocks = 4;
 
+// Appends, per entry of 16 rows, the lanes of `lanes` whose row is in `set`.
+void AppendLanes(const uint16_t* set, std::span<const int32_t> rows,
+                 std::span<const uint16_t> lanes, std::vector<uint16_t>& masks) {
+  const int32_t* row = rows.data();
+  for (uint16_t counted : lanes) {
+    uint32_t in_set = 0;
+    for (int lane = 0; lane < kBlockRows; ++lane, ++row)
+      in_set |= ((uint32_t{set[*row / kBlockRows]} >> (*row % kBlockRows)) & 1) << lane;
+    masks.push_back(static_cast<uint16_t>(in_set & counted));
+  }
+}
+
 }  // namespace
 
 void BlockChoice::List(const Selection& selection, int kv_head, int group) {
@@ -66,13 +78,7 @@ void BlockChoice::TakeRows(const Selection& selection, int kv_head) {
   logits = known.logits.data();
   logits_stride = known.stride;
   if (selection.v_masks.empty()) return;
-  const uint16_t* values = selection.VMask(kv_head);
-  v_masks.assign(known.lanes.size(), 0);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const uint32_t read = (values[rows[i] / kBlockRows] >> (rows[i] % kBlockRows)) & 1;
-    v_masks[i / kBlockRows] |= static_cast<uint16_t>(read << (i % kBlockRows));
-  }
-  for (size_t e = 0; e < v_masks.size(); ++e) v_masks[e] &= k_masks[e];
+  AppendLanes(selection.VMask(kv_head), rows, k_masks, v_masks);
 }
 
 void BlockChoice::ListRows(const Selection& selection, int first_set, int n_sets, int n_rows) {
@@ -93,27 +99,19 @@ void BlockChoice::ListRows(const Selection& selection, int first_set, int n_sets
   }
   rows.resize(n_lanes);
   std::fill(to, rows.data() + n_lanes, to[-1]);
-  const auto pack = [&](const uint16_t* set, std::vector<uint16_t>& masks) {
-    const size_t begin = masks.size();
-    masks.resize(begin + static_cast<size_t>(n_blocks));
-    const int32_t* row = rows.data();
-    for (int i = 0; i < n_rows; i += kBlockRows) {
-      const int n = std::min(kBlockRows, n_rows - i);
-      uint32_t lanes = 0;
-      for (int lane = 0; lane < n; ++lane, ++row)
-        lanes |= ((uint32_t{set[*row / kBlockRows]} >> (*row % kBlockRows)) & 1) << lane;
-      masks[begin + static_cast<size_t>(i / kBlockRows)] = static_cast<uint16_t>(lanes);
-    }
-  };
+  std::vector<uint16_t>& lanes = any_;  // which has served
+  lanes.assign(static_cast<size_t>(n_blocks), 0xFFFF);
+  if (const int rest = n_rows % kBlockRows; rest != 0)
+    lanes.back() = static_cast<uint16_t>((1u << rest) - 1);
   if (one_mask) {
-    k_masks.assign(static_cast<size_t>(n_blocks), 0xFFFF);
-    if (const int rest = n_rows % kBlockRows; rest != 0)
-      k_masks.back() = static_cast<uint16_t>((1u << rest) - 1);
+    k_masks = lanes;
   } else {
-    for (int set = 0; set < n_sets; ++set) pack(selection.KMask(first_set + set), k_masks);
+    for (int set = 0; set < n_sets; ++set)
+      AppendLanes(selection.KMask(first_set + set), rows, lanes, k_masks);
   }
   if (!selection.v_masks.empty()) {
-    for (int set = 0; set < n_sets; ++set) pack(selection.VMask(first_set + set), v_masks);
+    for (int set = 0; set < n_sets; ++set)
+      AppendLanes(selection.VMask(first_set + set), rows, lanes, v_masks);
   }
   blocks.clear();
 }

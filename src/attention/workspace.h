@@ -36,7 +36,9 @@ struct WorkUnit {
 struct BlockChoice {
   int n_blocks = 0;             // entries of the list
   std::vector<int32_t> blocks;  // [n_blocks], or none
-  std::vector<int32_t> rows;    // or [16 n_blocks], ascending; the last one is repeated to the end
+  // Or [16 n_blocks]: ascending, the last one repeated to the end; of a policy that knows their
+  // logits, in its order.
+  std::vector<int32_t> rows;
   // Per query head of the group, or (one_mask) once for all: [n_masks][n_blocks].
   std::vector<uint16_t> k_masks, v_masks;
   bool one_mask = true;
@@ -57,7 +59,7 @@ struct BlockChoice {
   void TakeRows(const Selection& selection, int kv_head);
   void ListRows(const Selection& selection, int first_set, int n_sets, int n_rows);
 
-  std::vector<uint16_t> any_;  // [blocks.size()]: rows that some query head reads
+  std::vector<uint16_t> any_;  // scratch; [blocks.size()]: rows that some query head reads
 };
 
 struct Workspace {

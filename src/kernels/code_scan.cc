@@ -219,25 +219,6 @@ HWY_INLINE VF RoughExp(VF x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), y);
 }
 
-// The tree of SumOfLanes without memory.
-HWY_INLINE float TreeSum(const VF (&lanes)[kRowVectors]) {
-  [[maybe_unused]] const hn::CappedTag<float, 4> d4;
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-  const hn::Half<DF> d8;
-  const auto eight = hn::Add(hn::LowerHalf(d8, lanes[0]), hn::UpperHalf(d8, lanes[0]));
-#elif HWY_TARGET == HWY_AVX2
-  const DF d8;
-  const auto eight = hn::Add(lanes[0], lanes[1]);
-#endif
-#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
-  const auto four = hn::Add(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight));
-#else
-  const auto four = hn::Add(hn::Add(lanes[0], lanes[2]), hn::Add(lanes[1], lanes[3]));
-#endif
-  const auto two = hn::Add(four, hn::Shuffle1032(four));
-  return hn::GetLane(hn::Add(two, hn::Shuffle2301(two)));
-}
-
 void ExpEstimates(float* estimates, size_t stride, size_t n_heads, const float* max, size_t first,
                   size_t last, float* sums, size_t sums_stride) {
   const DF d;
@@ -255,7 +236,7 @@ void ExpEstimates(float* estimates, size_t stride, size_t n_heads, const float* 
           sum[g] = hn::Add(sum[g], p);
         }
       }
-      sums[h * sums_stride + s] = TreeSum(sum);
+      sums[h * sums_stride + s] = SumOfLanes(sum);
     }
   }
 }
@@ -271,7 +252,7 @@ float SumInOrder(const float* values, size_t n) {
       sum[g] = hn::Add(sum[g], hn::LoadU(d, values + i));
     sum[g] = hn::Add(sum[g], hn::Load(d, tail + g * kLanes));
   }
-  return TreeSum(sum);
+  return SumOfLanes(sum);
 }
 
 void WorthOfRows(const float* p, size_t stride, size_t n_heads, const float* share, size_t first,

@@ -277,12 +277,21 @@ HWY_INLINE VF TanhOrNan(VF x) { return hn::IfThenElse(hn::Ne(x, x), x, hn::Tanh(
 
 // The fixed tree over 16 lanes: halves are added until one is left.
 HWY_INLINE float SumOfLanes(const VF (&lanes)[kRowVectors]) {
-  HWY_ALIGN float sums[16];
-  for (size_t g = 0; g < kRowVectors; ++g) hn::Store(lanes[g], DF(), sums + g * kLanes);
-  for (size_t half = 8; half != 0; half /= 2) {
-    for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
-  }
-  return sums[0];
+  [[maybe_unused]] const hn::CappedTag<float, 4> d4;
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  const hn::Half<DF> d8;
+  const auto eight = hn::Add(hn::LowerHalf(d8, lanes[0]), hn::UpperHalf(d8, lanes[0]));
+#elif HWY_TARGET == HWY_AVX2
+  const DF d8;
+  const auto eight = hn::Add(lanes[0], lanes[1]);
+#endif
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
+  const auto four = hn::Add(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight));
+#else
+  const auto four = hn::Add(hn::Add(lanes[0], lanes[2]), hn::Add(lanes[1], lanes[3]));
+#endif
+  const auto two = hn::Add(four, hn::Shuffle1032(four));
+  return hn::GetLane(hn::Add(two, hn::Shuffle2301(two)));
 }
 
 }  // namespace HWY_NAMESPACE
