@@ -2,7 +2,9 @@
 // and the upkeep (encoding, training). Part of condense_kernels_bench.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kernels/codes_case.h"
@@ -17,50 +19,48 @@ namespace {
 struct CodedHead : CodedKeys {
   CodedHead(int n_rows, int dim, int n_heads)
       : CodedKeys({.n_segments = n_rows / kSegmentRows, .dim = dim, .n_heads = n_heads}),
-        keys_of_worth(static_cast<size_t>(n_rows)),
-        best(keys_of_worth.size()) {
+        best(static_cast<size_t>(n_rows) + kSpare) {
     Encode();
-    Prepare();
+    Step(shape.n_segments);
+    // What the last of 7 % of the rows is worth, of which twice as many are looked at.
+    std::vector<float> worth(worths.begin(), worths.begin() + n_found);
+    std::nth_element(worth.begin(), worth.begin() + n_found * 14 / 100, worth.end(),
+                     std::greater<>());
+    least = worth[static_cast<size_t>(n_found * 14 / 100)];
   }
   void Scan() { CodedKeys::Scan(0, shape.n_segments); }
-  void Exp() { CodedKeys::Exp(estimates.data(), 0, shape.n_segments); }
-  void Worth() {
+  void Collect() {
     Shares();
-    CodedKeys::Worth(estimates.data(), 0, shape.n_segments);
+    n_found = CodedKeys::Collect(0, shape.n_segments, least);
   }
-  int Top() {
-    const int n = static_cast<int>(worth.size());
-    return TopScores(worth.data(), n, n * 7 / 100, keys_of_worth.data(), best.data());
+  void Top() {
+    const ScoreList list{worths.data(), rows_found.data(), n_found};
+    int n_taken;
+    const TopCut cut =
+        TopOfLists(&list, 1, shape.n_segments * kSegmentRows * 7 / 100, 2 * least, &n_taken);
+    TakeTop(list, cut, n_taken, best.data());
   }
   // What a scan reads.
   double bytes() const {
     return static_cast<double>(codes.size() + centroids.size() + sizeof(float) * scales.size());
   }
 
-  std::vector<int32_t> keys_of_worth;
-  std::vector<int> best;
+  float least = 0;
+  std::vector<int32_t> best;
 };
 
-enum Part { kTables, kScan, kExp, kWorth, kTop };
+enum Part { kTables, kScan, kCollect, kTop };
 
 // One part of a step for one KV head, again and again: from the second-level cache.
 template <Part kPart>
 void CodesPart(benchmark::State& state) {
   CodedHead head(static_cast<int>(state.range(0)), 64, static_cast<int>(state.range(1)));
-  head.Tables(), head.Scan();
-  const std::vector<float> estimates = head.estimates;
-  head.Exp(), head.Worth();
-  if (kPart == kExp) {
-    // The exponentials of probabilities cost what those of logits do.
-    head.estimates = estimates;
-    for (float& max : head.max) max = 100;
-  }
+  head.Collect();
   for (auto _ : state) {
     if (kPart == kTables) head.Tables();
     if (kPart == kScan) head.Scan();
-    if (kPart == kExp) head.Exp();
-    if (kPart == kWorth) head.Worth();
-    if (kPart == kTop) benchmark::DoNotOptimize(head.Top());
+    if (kPart == kCollect) head.Collect();
+    if (kPart == kTop) head.Top();
     benchmark::ClobberMemory();
   }
   Report(state, kPart == kScan ? head.bytes() : 0, 0);
@@ -80,8 +80,7 @@ void CodesStep(benchmark::State& state) {
       head.scan.view.codes = codes[at].data();
       head.scan.view.centroids = centroids[at].data();
       at = (at + 1) % n_heads;
-      head.Tables(), head.Scan(), head.Exp(), head.Worth();
-      benchmark::DoNotOptimize(head.Top());
+      head.Tables(), head.Scan(), head.Collect(), head.Top();
     }
   }
   Report(state, head.bytes() * static_cast<double>(state.range(2)), 0);
@@ -105,8 +104,7 @@ void CodesTrain(benchmark::State& state) {
 #define CODES_SIZES Args({8192, 3})->Args({32768, 7})->Unit(benchmark::kMicrosecond)
 BENCHMARK(CodesPart<kTables>)->Name("CodesTables")->CODES_SIZES;
 BENCHMARK(CodesPart<kScan>)->Name("CodesScan")->CODES_SIZES;
-BENCHMARK(CodesPart<kExp>)->Name("CodesExp")->CODES_SIZES;
-BENCHMARK(CodesPart<kWorth>)->Name("CodesWorth")->CODES_SIZES;
+BENCHMARK(CodesPart<kCollect>)->Name("CodesCollect")->CODES_SIZES;
 BENCHMARK(CodesPart<kTop>)->Name("CodesTop")->CODES_SIZES->Args({131072, 3});
 BENCHMARK(CodesStep)
     ->Args({8192, 3, 3, 1})

@@ -137,6 +137,10 @@ class NodeRunner {
     }
     // The lists of blocks are a part of choosing.
     if (!singles.empty()) sink_.select_ns += NsSince(start);
+    for (size_t i = 0; i < singles.size(); ++i) {
+      sink_.select_ns -= work_.selections[i].logits_ns;
+      sink_.attend_ns += work_.selections[i].logits_ns;
+    }
     if (multi_rows > 0 && sink_.on_multi_rows) sink_.on_multi_rows(node_.layer, multi_rows);
   }
 

@@ -57,7 +57,8 @@ struct AttentionSink {
   std::function<void(const StepCount&)> on_step;
   std::function<void(int layer, uint64_t rows)> on_multi_rows;
   std::function<void(std::span<const Observation>)> on_observations;  // empty: do not observe
-  uint64_t select_ns = 0, attend_ns = 0;                              // added to
+  // Added to. Keys whose logits a policy computes are attended to then (Selection::logits_ns).
+  uint64_t select_ns = 0, attend_ns = 0;
 };
 
 // Computes node.out. `cache` carries the block index, what was written before this node, and

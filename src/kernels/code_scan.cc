@@ -1,5 +1,5 @@
-// The scan over token codes: centroid logits, estimates by table look-ups in registers, their
-// exponentials and the rows' worths. Table entries are bytes, and the two nibbles of a byte of
+// The scan over token codes: centroid logits, estimates by table look-ups in registers and their
+// exponentials. Table entries are bytes, and the two nibbles of a byte of
 // codes never add up to more than a byte; such sums are added in 16 bits, even and odd bytes apart.
 #include <cmath>
 #include <cstring>
@@ -23,6 +23,7 @@ namespace HWY_NAMESPACE {
 using DU8 = hn::Repartition<uint8_t, DF>;
 using DU16 = hn::Repartition<uint16_t, DF>;
 using VU8 = hn::Vec<DU8>;
+using VU16 = hn::Vec<DU16>;
 
 constexpr size_t kRows = kSegmentRows;
 constexpr size_t kBlocks = kRows / 16;  // of 16 rows, a segment
@@ -74,13 +75,17 @@ void CentroidLogits(const CodesView& view, const float* q, size_t n_heads, float
   }
 }
 
-// The sums of 4 kLanes rows' table entries as FP32: sums[b] is of rows 16 b + g kLanes ….
+// 2 kLanes rows' numbers of 16 bits each.
+struct Pairs {
+  VU16 even, odd;  // words g kLanes … of either half of a segment (PlaceOfRow)
+};
+
+// The sums of 4 kLanes rows' table entries.
 template <size_t kPlanes>
-HWY_INLINE void RowSums(const QueryTable& table, const VU8 (&low)[kPlanes],
-                        const VU8 (&high)[kPlanes], VF (&sums)[kBlocks]) {
+HWY_INLINE Pairs RowSums(const QueryTable& table, const VU8 (&low)[kPlanes],
+                         const VU8 (&high)[kPlanes]) {
   const DU8 d8;
   const DU16 d16;
-  const DU32 d32;
   auto all = hn::Zero(d16), odd = hn::Zero(d16);  // all: even + 256 odd
   for (size_t p = 0; p < kPlanes; ++p) {
     const auto table0 = hn::LoadDup128(d8, table.products[2 * p]);
@@ -90,183 +95,165 @@ HWY_INLINE void RowSums(const QueryTable& table, const VU8 (&low)[kPlanes],
     all = hn::Add(all, pair);
     odd = hn::Add(odd, hn::ShiftRight<8>(pair));
   }
-  const auto even32 = hn::BitCast(d32, hn::Sub(all, hn::ShiftLeft<8>(odd)));
-  const auto odd32 = hn::BitCast(d32, odd);
-  const auto low_half = hn::Set(d32, 0xFFFFu);
-  const auto value = [](auto words)
-                         HWY_ATTR { return hn::ConvertTo(DF(), hn::BitCast(DI32(), words)); };
-  sums[0] = value(hn::And(even32, low_half));
-  sums[1] = value(hn::And(odd32, low_half));
-  sums[2] = value(hn::ShiftRight<16>(even32));
-  sums[3] = value(hn::ShiftRight<16>(odd32));
+  return {hn::Sub(all, hn::ShiftLeft<8>(odd)), odd};
 }
 
-// What a pass over segments shares: kHeads heads at most, since their maxima are kept here.
-constexpr size_t kHeads = 16;
-struct Scan {
-  const ScanArgs& args;
-  size_t first_head, n_heads;
-  HWY_ALIGN float largest[kHeads][16];
-  bool nan[kHeads];
+// What the sums of a head's products become exponentials by (QueryTable).
+class Exponential {
+ public:
+  HWY_INLINE explicit Exponential(const QueryTable& table)
+      : lowest_(hn::Set(DU16(), table.lowest)),
+        most_(hn::Set(DU16(), table.most)),
+        factor_(hn::Set(DU16(), table.factor)),
+        constant_(hn::Set(DU16(), table.constant)),
+        shift_(table.shift) {}
+  // kBounded: some sums are below the lowest or too far above it.
+  template <bool kBounded>
+  HWY_INLINE VU16 Of(VU16 sums) const {
+    if (kBounded) sums = hn::Min(hn::SaturatedSub(sums, lowest_), most_);
+    return hn::Add(hn::MulHigh(hn::ShiftLeftSame(sums, shift_), factor_), constant_);
+  }
+
+ private:
+  VU16 lowest_, most_, factor_, constant_;
+  int shift_;
 };
+
+// The numbers of one block of a segment from Pairs' words, in FP32.
+HWY_INLINE VF UpperHalf(VU16 words) {
+  return hn::BitCast(DF(), hn::And(hn::BitCast(DU32(), words), hn::Set(DU32(), 0xFFFF0000u)));
+}
+HWY_INLINE VF LowerHalf(VU16 words) {
+  return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::BitCast(DU32(), words)));
+}
+
+// The words of two blocks that UpperHalf and LowerHalf take apart.
+HWY_INLINE VU16 WordsOf(hn::Vec<DU32> lower, hn::Vec<DU32> upper) {
+  return hn::BitCast(DU16(), hn::Or(lower, hn::ShiftLeft<16>(upper)));
+}
+
+// exp(the soft-capped estimate - CapReference) of one block's sums.
+HWY_INLINE float CapReference(float softcap) { return std::max(0.0f, softcap - 60.0f); }
+HWY_INLINE hn::Vec<DU32> ExpOfCapped(hn::Vec<DU32> sums, float step, float base, float softcap) {
+  const DF d;
+  const VF cap = hn::Set(d, softcap);
+  VF value = hn::ConvertTo(d, hn::BitCast(DI32(), sums));
+  value = hn::MulAdd(value, hn::Set(d, step), hn::Set(d, base));
+  value = hn::Mul(TanhOrNan(hn::Div(value, cap)), cap);
+  value = hn::IfThenElseZero(hn::Eq(value, value), value);
+  // Steps of 2^-7 of a power of two, in the lower bits of 2^23 and more.
+  constexpr float kMagic = 8388608.0f;
+  const VF steps =
+      hn::MulAdd(value, hn::Set(d, 128 * 1.44269504f),
+                 hn::Set(d, kMagic + 16250.0f - CapReference(softcap) * (128 * 1.44269504f)));
+  const VF in_range = hn::Min(hn::Max(steps, hn::Set(d, kMagic + 128)), hn::Set(d, kMagic + 32000));
+  return hn::And(hn::BitCast(DU32(), in_range), hn::Set(DU32(), 0xFFFFu));
+}
+
+HWY_INLINE Pairs ExpOfCapped(const Pairs& sums, float step, float base, float softcap) {
+  const auto lower = hn::Set(DU32(), 0xFFFFu);
+  const auto of = [&](VU16 words) HWY_ATTR {
+    const auto both = hn::BitCast(DU32(), words);
+    return WordsOf(ExpOfCapped(hn::And(both, lower), step, base, softcap),
+                   ExpOfCapped(hn::ShiftRight<16>(both), step, base, softcap));
+  };
+  return {of(sums.even), of(sums.odd)};
+}
+
+// Ones in the bits of the visible rows of the g-th vector of two blocks.
+HWY_INLINE VU16 VisibleWords(uint16_t lower, uint16_t upper, size_t g) {
+  const DF d;
+  const VF ones = hn::BitCast(d, hn::Set(DU32(), 0xFFFFu));
+  const auto lanes = [&](uint16_t visible) HWY_ATTR {
+    return hn::BitCast(DU32(), hn::IfThenElseZero(RowMaskLanes(visible, g), ones));
+  };
+  return WordsOf(lanes(lower), lanes(upper));
+}
+
+// How far ahead codes are asked for: 4 KiB, since hardware does not look past the end of a page.
+constexpr size_t kSegmentsAhead = 16;
 
 // kPlain: every row counts, and no soft cap.
 template <size_t kPlanes, bool kPlain>
-HWY_INLINE void ScanSegment(Scan& scan, size_t s, const uint16_t* visible) {
-  const DF d;
+HWY_INLINE void ScanSegment(const ScanArgs& args, size_t s, const uint16_t* visible) {
   const DU8 d8;
-  const ScanArgs& args = scan.args;
+  const DU16 d16;
   const uint8_t* codes = args.view.codes + s * kPlanes * kRows;
+  for (size_t p = 0; p < kPlanes; ++p)
+    FetchLine(reinterpret_cast<const std::byte*>(codes) + (kSegmentsAhead * kPlanes + p) * kRows);
   const auto nibble = hn::Set(d8, uint8_t{15});
+  const bool capped = !kPlain && args.softcap > 0;
+  VU8 low[kRowVectors][kPlanes], high[kRowVectors][kPlanes];
   for (size_t g = 0; g < kRowVectors; ++g) {
-    VU8 low[kPlanes], high[kPlanes];
     for (size_t p = 0; p < kPlanes; ++p) {
       const VU8 both = hn::LoadU(d8, codes + p * kRows + g * hn::MaxLanes(d8));
-      low[p] = hn::And(both, nibble);
-      high[p] = hn::BitCast(
+      low[g][p] = hn::And(both, nibble);
+      high[g][p] = hn::BitCast(
           d8, hn::And(hn::ShiftRight<4>(hn::BitCast(DU16(), both)), hn::BitCast(DU16(), nibble)));
     }
-    for (size_t i = 0; i < scan.n_heads; ++i) {
-      const size_t h = scan.first_head + i;
-      const QueryTable& table = args.tables[h];
-      const float base = args.bases[h * args.bases_stride + s] + table.offset;
-      scan.nan[i] = scan.nan[i] || !(base < kInf);
-      VF sums[kBlocks];
-      RowSums<kPlanes>(table, low, high, sums);
-      float* out = args.estimates + h * args.estimates_stride + s * kRows + g * kLanes;
-      float* largest_at = scan.largest[i] + g * kLanes;
-      VF largest = hn::Load(d, largest_at);
-      for (size_t b = 0; b < kBlocks; ++b) {
-        VF estimate = hn::MulAdd(sums[b], hn::Set(d, table.step), hn::Set(d, base));
-        if (!kPlain) {
-          const VF cap = hn::Set(d, args.softcap);
-          if (args.softcap > 0) estimate = hn::Mul(TanhOrNan(hn::Div(estimate, cap)), cap);
-          estimate = hn::IfThenElse(RowMaskLanes(visible[b], g), estimate, hn::Set(d, -kInf));
-        }
-        largest = MaxNumber(estimate, largest);
-        hn::StoreU(estimate, d, out + b * 16);
+  }
+  for (size_t h = 0; h < static_cast<size_t>(args.n_heads); ++h) {
+    const QueryTable& table = args.tables[h];
+    const size_t at = h * args.segment_stride + s;
+    const float base = args.bases[at] + table.offset;
+    // NaN and infinities stay.
+    args.references[at] =
+        capped ? CapReference(args.softcap) + (base - base) : base + table.reference;
+    const Exponential exponential(table);
+    VF sum[kRowVectors];
+    for (size_t g = 0; g < kRowVectors; ++g) {
+      Pairs p = RowSums<kPlanes>(table, low[g], high[g]);
+      if (capped) {
+        p = ExpOfCapped(p, table.step, base, args.softcap);
+      } else if (table.bounded) {
+        p = {exponential.Of<true>(p.even), exponential.Of<true>(p.odd)};
+      } else {
+        p = {exponential.Of<false>(p.even), exponential.Of<false>(p.odd)};
       }
-      hn::Store(largest, d, largest_at);
+      if (!kPlain) {
+        p.even = hn::And(p.even, VisibleWords(visible[0], visible[2], g));
+        p.odd = hn::And(p.odd, VisibleWords(visible[1], visible[3], g));
+      }
+      uint16_t* out = args.p + h * args.p_stride + s * kRows + 2 * g * kLanes;
+      hn::StoreU(p.even, d16, out);
+      hn::StoreU(p.odd, d16, out + kRows / 2);
+      sum[g] = hn::Add(hn::Add(LowerHalf(p.even), LowerHalf(p.odd)),
+                       hn::Add(UpperHalf(p.even), UpperHalf(p.odd)));
     }
+    args.sums[at] = SumOfLanes(sum);
   }
 }
 
-HWY_INLINE void SkipSegment(const Scan& scan, size_t s) {
-  const DF d;
-  for (size_t h = scan.first_head; h < scan.first_head + scan.n_heads; ++h) {
-    float* out = scan.args.estimates + h * scan.args.estimates_stride + s * kRows;
-    for (size_t r = 0; r < kRows; r += kLanes) hn::StoreU(hn::Set(d, -kInf), d, out + r);
+HWY_INLINE void SkipSegment(const ScanArgs& args, size_t s) {
+  for (size_t h = 0; h < static_cast<size_t>(args.n_heads); ++h) {
+    args.references[h * args.segment_stride + s] = -kInf;
+    args.sums[h * args.segment_stride + s] = 0;
+    std::fill_n(args.p + h * args.p_stride + s * kRows, kRows, uint16_t{0});
   }
 }
 
 template <size_t kPlanes>
-HWY_INLINE void ScanRange(Scan& scan, size_t first, size_t last, float* max) {
-  const DF d;
-  const ScanArgs& args = scan.args;
-  for (size_t i = 0; i < scan.n_heads; ++i) {
-    scan.nan[i] = false;
-    for (float& lane : scan.largest[i]) lane = -kInf;
-  }
+HWY_INLINE void ScanRange(const ScanArgs& args, size_t first, size_t last) {
   static constexpr uint16_t kAll[kBlocks] = {0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF};
   for (size_t s = first; s < last; ++s) {
     const uint16_t* visible = args.visible != nullptr ? args.visible + kBlocks * s : kAll;
     uint64_t rows;
     std::memcpy(&rows, visible, sizeof(rows));
     if (rows == 0) {
-      SkipSegment(scan, s);
+      SkipSegment(args, s);
     } else if (~rows == 0 && !(args.softcap > 0)) {
-      ScanSegment<kPlanes, true>(scan, s, visible);
+      ScanSegment<kPlanes, true>(args, s, visible);
     } else {
-      ScanSegment<kPlanes, false>(scan, s, visible);
-    }
-  }
-  for (size_t i = 0; i < scan.n_heads; ++i) {
-    VF largest = hn::Load(d, scan.largest[i]);
-    for (size_t g = 1; g < kRowVectors; ++g)
-      largest = hn::Max(largest, hn::Load(d, scan.largest[i] + g * kLanes));
-    const float most = LargestLane(largest);
-    max[scan.first_head + i] =
-        scan.nan[i] || most == kInf ? std::numeric_limits<float>::quiet_NaN() : most;
-  }
-}
-
-void ScanCodes(const ScanArgs& args, size_t first, size_t last, float* max) {
-  const size_t n_heads = static_cast<size_t>(args.n_heads);
-  for (size_t h = 0; h < n_heads; h += kHeads) {
-    Scan scan{args, h, std::min(kHeads, n_heads - h), {}, {}};
-    if (args.view.n_nibbles == 8) {
-      ScanRange<4>(scan, first, last, max);
-    } else {
-      ScanRange<8>(scan, first, last, max);
+      ScanSegment<kPlanes, false>(args, s, visible);
     }
   }
 }
 
-// exp(x) for x <= 0, 0 below -87 and at -inf, relative error at most 2^-13. ExpNonPositive takes
-// half as many instructions again.
-HWY_INLINE VF RoughExp(VF x) {
-  const DF d;
-  const VF log2e = hn::Set(d, 1.44269504f);
-  const VF magic = hn::Set(d, 12582912.0f);  // rounds to an integer, as in ExpNonPositive
-  const VF rounded = hn::MulAdd(x, log2e, magic);
-  const VF f = hn::MulSub(x, log2e, hn::Sub(rounded, magic));
-  // Minimax for 2^f, |f| <= 1/2: relative error 7.5e-5.
-  VF y = hn::MulAdd(f, hn::Set(d, 0.05517166906f), hn::Set(d, 0.24261112219f));
-  y = hn::MulAdd(y, f, hn::Set(d, 0.69326098547f));
-  y = hn::MulAdd(y, f, hn::Set(d, 0.99992807354f));
-  const auto power = hn::ShiftLeft<23>(hn::BitCast(DI32(), rounded));
-  y = hn::BitCast(d, hn::Add(hn::BitCast(DI32(), y), power));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), y);
-}
-
-void ExpEstimates(float* estimates, size_t stride, size_t n_heads, const float* max, size_t first,
-                  size_t last, float* sums, size_t sums_stride) {
-  const DF d;
-  for (size_t h = 0; h < n_heads; ++h) {
-    const VF shift = hn::Set(d, max[h] == -kInf ? 0.0f : max[h]);
-    for (size_t s = first; s < last; ++s) {
-      float* rows = estimates + h * stride + s * kRows;
-      VF sum[kRowVectors];
-      for (size_t g = 0; g < kRowVectors; ++g) {
-        sum[g] = hn::Zero(d);
-        for (size_t b = 0; b < kBlocks; ++b) {
-          float* at = rows + b * 16 + g * kLanes;
-          const VF p = RoughExp(hn::Sub(hn::LoadU(d, at), shift));
-          hn::StoreU(p, d, at);
-          sum[g] = hn::Add(sum[g], p);
-        }
-      }
-      sums[h * sums_stride + s] = SumOfLanes(sum);
-    }
-  }
-}
-
-float SumInOrder(const float* values, size_t n) {
-  const DF d;
-  VF sum[kRowVectors];
-  HWY_ALIGN float tail[16] = {};
-  std::memcpy(tail, values + n / 16 * 16, n % 16 * sizeof(float));
-  for (size_t g = 0; g < kRowVectors; ++g) {
-    sum[g] = hn::Zero(d);
-    for (size_t i = g * kLanes; i < n / 16 * 16; i += 16)
-      sum[g] = hn::Add(sum[g], hn::LoadU(d, values + i));
-    sum[g] = hn::Add(sum[g], hn::Load(d, tail + g * kLanes));
-  }
-  return SumOfLanes(sum);
-}
-
-void WorthOfRows(const float* p, size_t stride, size_t n_heads, const float* share, size_t first,
-                 size_t last, float* worth) {
-  const DF d;
-  for (size_t r = first * kRows; r < last * kRows; r += 2 * kLanes) {
-    VF sum0 = hn::Zero(d), sum1 = hn::Zero(d);
-    for (size_t h = 0; h < n_heads; ++h) {
-      const VF factor = hn::Set(d, share[h]);
-      sum0 = hn::MulAdd(hn::LoadU(d, p + h * stride + r), factor, sum0);
-      sum1 = hn::MulAdd(hn::LoadU(d, p + h * stride + r + kLanes), factor, sum1);
-    }
-    hn::StoreU(sum0, d, worth + r);
-    hn::StoreU(sum1, d, worth + r + kLanes);
+void ScanCodes(const ScanArgs& args, size_t first, size_t last) {
+  if (args.view.n_nibbles == 8) {
+    ScanRange<4>(args, first, last);
+  } else {
+    ScanRange<8>(args, first, last);
   }
 }
 
@@ -280,54 +267,22 @@ namespace {
 
 HWY_EXPORT(CentroidLogits);
 HWY_EXPORT(ScanCodes);
-HWY_EXPORT(ExpEstimates);
-HWY_EXPORT(SumInOrder);
-HWY_EXPORT(WorthOfRows);
-
-// A range of segments as the kernels take it.
-struct Range {
-  Range(int first_in, int last_in)
-      : first(static_cast<size_t>(first_in)), last(static_cast<size_t>(last_in)) {
-    CONDENSE_CHECK(0 <= first_in && first_in <= last_in);
-  }
-  size_t first, last;
-};
 
 }  // namespace
 
 void CentroidLogits(const CodesView& view, const float* q, int n_heads, float scale, int first,
                     int last, float* bases, size_t stride) {
-  const Range range(first, last);
-  CONDENSE_CHECK(view.dim > 0 && view.dim % 2 == 0 && last <= view.n_segments);
+  CONDENSE_CHECK(0 <= first && first <= last && last <= view.n_segments);
+  CONDENSE_CHECK(view.dim > 0 && view.dim % 2 == 0);
   HWY_DYNAMIC_DISPATCH(CentroidLogits)
-  (view, q, static_cast<size_t>(n_heads), scale, range.first, range.last, bases, stride);
+  (view, q, static_cast<size_t>(n_heads), scale, static_cast<size_t>(first),
+   static_cast<size_t>(last), bases, stride);
 }
 
-void ScanCodes(const ScanArgs& args, int first, int last, float* max) {
-  const Range range(first, last);
-  CONDENSE_CHECK(last <= args.view.n_segments);
+void ScanCodes(const ScanArgs& args, int first, int last) {
+  CONDENSE_CHECK(0 <= first && first <= last && last <= args.view.n_segments);
   CONDENSE_CHECK(args.view.n_nibbles == 8 || args.view.n_nibbles == kMostNibbles);
-  HWY_DYNAMIC_DISPATCH(ScanCodes)(args, range.first, range.last, max);
-}
-
-void ExpEstimates(float* estimates, size_t stride, int n_heads, const float* max, int first,
-                  int last, float* sums, size_t sums_stride) {
-  const Range range(first, last);
-  HWY_DYNAMIC_DISPATCH(ExpEstimates)
-  (estimates, stride, static_cast<size_t>(n_heads), max, range.first, range.last, sums,
-   sums_stride);
-}
-
-float SumInOrder(const float* values, int n) {
-  CONDENSE_CHECK(n >= 0);
-  return HWY_DYNAMIC_DISPATCH(SumInOrder)(values, static_cast<size_t>(n));
-}
-
-void WorthOfRows(const float* p, size_t stride, int n_heads, const float* share, int first,
-                 int last, float* worth) {
-  const Range range(first, last);
-  HWY_DYNAMIC_DISPATCH(WorthOfRows)
-  (p, stride, static_cast<size_t>(n_heads), share, range.first, range.last, worth);
+  HWY_DYNAMIC_DISPATCH(ScanCodes)(args, static_cast<size_t>(first), static_cast<size_t>(last));
 }
 
 }  // namespace condense

@@ -151,12 +151,59 @@ HWY_INLINE bool AllFinite(const float* values, size_t n) {
   return hn::AllTrue(d, finite);
 }
 
+// A float's bits as a number are its logarithm in steps of 2^-23 (here, of its upper half, 2^-7) of
+// a power of two, but for a bow of up to 6.1 % in the float, of which half is taken off.
+constexpr float kStepsOfLogit = 128 * 1.44269504f;
+constexpr float kStepsOfOne = 127 * 128 - 5.5f;  // log2(1.0615) / 2 is .043
+constexpr int kLeastPower = 128;                 // 2^-126
+constexpr int kMostSteps = 217 * 128;            // from there to 2^91
+
+// The largest sum of a row's products to be expected: three deviations above the mean, were all
+// codes equally frequent.
+float LargestSumExpected(const QueryTable& table, size_t n_nibbles) {
+  float mean = 0, variance = 0;
+  for (size_t n = 0; n < n_nibbles; ++n) {
+    int sum = 0, squares = 0;
+    for (int product : table.products[n]) sum += product, squares += product * product;
+    const float of_nibble = static_cast<float>(sum) / kNibbleEntries;
+    mean += of_nibble;
+    variance += static_cast<float>(squares) / kNibbleEntries - of_nibble * of_nibble;
+  }
+  return mean + 3 * std::sqrt(variance);
+}
+
+// How the scan takes exponentials of the sums of the table's products, which are `most` at most.
+void SetExponential(QueryTable* table, size_t n_nibbles, int most) {
+  const float steps = table->step * kStepsOfLogit;
+  float lowest = 0, constant = kStepsOfOne;
+  table->bounded = steps * static_cast<float>(most) > 80 * kStepsOfLogit;
+  if (!table->bounded) {
+    constant -= steps * static_cast<float>(most);  // the largest p is 1
+  } else {
+    const float top = std::min(LargestSumExpected(*table, n_nibbles), static_cast<float>(most));
+    lowest = std::floor(std::max(0.0f, top - (kStepsOfOne - kLeastPower) / steps));
+    constant = kLeastPower;
+    most = std::clamp(static_cast<int>(kMostSteps / steps), 1, most - static_cast<int>(lowest));
+  }
+  table->lowest = static_cast<uint16_t>(lowest);
+  table->most = static_cast<uint16_t>(most);
+  table->constant = static_cast<uint16_t>(constant);
+  table->shift = 0;
+  while (most << (table->shift + 1) <= 0xFFFF) ++table->shift;
+  // Where one product more is more than all that there is room for, that much.
+  const float wanted = std::min(steps, static_cast<float>(kMostSteps) / static_cast<float>(most));
+  table->factor = static_cast<uint16_t>(std::round(std::ldexp(wanted, 16 - table->shift)));
+  table->reference = table->step * lowest + (kStepsOfOne - table->constant) / kStepsOfLogit;
+}
+
 void MakeQueryTable(const TokenCodebook& book, const float* q, float scale, QueryTable* table) {
   const DF d;
   const size_t n_nibbles = static_cast<size_t>(book.n_nibbles);
   Products products;
   std::memset(table->products, 0, sizeof(table->products));
-  table->step = 0, table->offset = kNan;
+  table->step = 0;
+  table->offset = kNan;
+  SetExponential(table, n_nibbles, 1);
   if (!AllFinite(q, static_cast<size_t>(book.dim))) return;
   MakeProducts(book, q, scale, products);
   float widest = 0, offset = 0;
@@ -171,8 +218,10 @@ void MakeQueryTable(const TokenCodebook& book, const float* q, float scale, Quer
   // Rounding adds at most half a step to either of a pair.
   table->step = widest / 254;
   const VF inverse = hn::Set(d, 254 / widest);
+  int most = 1;
   for (size_t n = 0; n < n_nibbles; ++n) {
     const VF least = hn::Set(d, products.least[n]);
+    most += static_cast<int>((products.most[n] - products.least[n]) * (254 / widest) + 1);
     for (size_t e = 0; e < kNibbleEntries; e += kLanes) {
       const VF value = hn::Sub(hn::Load(d, products.value[n] + e), least);
       const hn::Rebind<uint8_t, DF> d8;
@@ -180,6 +229,7 @@ void MakeQueryTable(const TokenCodebook& book, const float* q, float scale, Quer
                  table->products[n] + e);
     }
   }
+  SetExponential(table, n_nibbles, most);
 }
 
 }  // namespace HWY_NAMESPACE

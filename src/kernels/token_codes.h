@@ -9,9 +9,9 @@
 //   nibble     a choice among 16 entries in 1 to 4 channels of y; 8 (16) nibbles are a row's code
 //   estimate   scale (q·c_s) + the sum over the nibbles of scale (q/w)·entry, the latter in 8 bits
 //
-// The integer sums are exact; everything after them is FP32 with fused multiply-adds in a fixed
-// order, per row and per segment: the same bits on every target that has them, and for every split
-// of the segments among threads.
+// Estimates and their exponentials are integer arithmetic, exact; everything after them is FP32
+// with fused multiply-adds in a fixed order, per row and per segment: the same bits on every target
+// that has them, and for every split of the segments among threads.
 #pragma once
 
 #include <cstddef>
@@ -104,6 +104,12 @@ TokenCodebook TrainCodebook(const TrainArgs& args);
 struct alignas(64) QueryTable {
   uint8_t products[kMostNibbles][kNibbleEntries];
   float step = 0, offset = 0;  // logits; see ScanCodes
+  // exp(step · sum - reference) in the upper 16 bits of a float, as the scan computes it:
+  // constant + ((min(sum - lowest, most) << shift) · factor >> 16), the difference not below 0.
+  uint16_t lowest = 0, most = 0, factor = 0, constant = 0;
+  int shift = 0;
+  bool bounded = false;  // some sums are below the lowest or too far above it
+  float reference = 0;
 };
 // Of q [dim], softmax scale included. A q that is not finite gives offset NaN, so that every
 // estimate is NaN.
@@ -126,38 +132,66 @@ struct ScanArgs {
   CodesView view;
   int n_heads = 0;                     // of the group, any number
   const QueryTable* tables = nullptr;  // [n_heads]
-  const float* bases = nullptr;        // [n_heads][bases_stride], from CentroidLogits
-  size_t bases_stride = 0;
-  float softcap = 0;  // as in AttendArgs
-  // Null: every row counts. Else [4 n_segments], bit i of word b is row 16 b + i; a row whose bit
-  // is 0 gets -inf. Segments without a bit cost next to nothing.
+  const float* bases = nullptr;        // [n_heads][segment_stride], from CentroidLogits
+  size_t segment_stride = 0;           // of `references` and `sums` too
+  float softcap = 0;                   // as in AttendArgs
+  // Null: every row counts. Else [4 n_segments], bit i of word b is row 16 b + i. Segments without
+  // a bit cost next to nothing.
   const uint16_t* visible = nullptr;
-  // Out: [n_heads][estimates_stride], row r at r. With a stride that is no multiple of 1,024 (80
-  // more, say) the heads' rows do not meet in the cache: 12 % of the scan.
-  float* estimates = nullptr;
-  size_t estimates_stride = 0;
+  // Out: [n_heads][p_stride], a segment's rows from 64 s on, in the order of PlaceOfRow; 0 where
+  // the row's bit is 0. With a stride that is no multiple of 2,048 (160 more, say) the heads' rows
+  // do not meet in the cache.
+  uint16_t* p = nullptr;
+  size_t p_stride = 0;
+  // Out: [n_heads][segment_stride]. reference: -inf without a row that counts, NaN or infinite
+  // where an estimate may be; sum: of the segment's p.
+  float* references = nullptr;
+  float* sums = nullptr;
 };
-// estimates = base + offset + step · (sum of the row's products), soft-capped, for the rows of
-// segments [first, last). max[h]: the largest of them, -inf without any, NaN where one is NaN or
-// infinite.
-// Off by at most n_nibbles · step / 2, besides FP32 rounding, from the sum of products not rounded.
-void ScanCodes(const ScanArgs& args, int first, int last, float* max);
+// Among a segment's p: word j holds rows j and 32 + j, word 16 + j rows 16 + j and 48 + j.
+constexpr int PlaceOfRow(int row) { return row % 32 / 16 * 32 + row % 16 * 2 + row / 32; }
+// p = exp(estimate - the segment's reference) for the rows of segments [first, last), as the upper
+// 16 bits of a float, with estimate = base + offset + step · (sum of the row's products),
+// soft-capped. The estimate is off by at most n_nibbles · step / 2, besides FP32 rounding, from the
+// sum of products not rounded. p, read off the exponent's bits (Schraudolph 1999), is off by at
+// most 4.3 %: .043 in the logit, where codes of 32 bits are off by some tenths. At least 2^-126, at
+// most 2^91: what is further from the largest estimate to be expected is taken for 87 below or 62
+// above it.
+void ScanCodes(const ScanArgs& args, int first, int last);
 
-// The maximum of two ranges' maxima; NaN where one is NaN.
+// factors[s] = exp(references[s] - max) for segments s in [first, last); returns the sum of sums[s]
+// · factors[s] in a fixed order. max: not below any of the references; they are finite or -inf.
+float SegmentMass(const float* references, const float* sums, float max, int first, int last,
+                  float* factors);
+
+// The larger of two; NaN where one is NaN.
 inline float LargerOrNan(float a, float b) { return a != a || a > b ? a : b; }
 
-// In place, for the rows of segments [first, last): p = exp(estimate - max[h]), 0 at -inf; sums[h *
-// sums_stride + s]: the sum over segment s. No estimate is NaN or above max[h]; where max[h] is
-// -inf, all p are 0. Relative error of an exponential at most 2^-13: estimates carry more.
-void ExpEstimates(float* estimates, size_t stride, int n_heads, const float* max, int first,
-                  int last, float* sums, size_t sums_stride);
+// The largest of n values; NaN where one is NaN, -inf of none.
+float LargestOf(const float* values, int n);
 
-// The sum of n values in the one order that all callers share.
-float SumInOrder(const float* values, int n);
+// p[i] = exp(logits[i] - max), 0 at -inf, relative error at most 2^-13; returns their sum in a
+// fixed order. n: a multiple of 16. No logit is NaN or above max.
+float ExpOf(const float* logits, int n, float max, float* p);
 
-// worth[r] = sum over heads of p[h * stride + r] · share[h], heads ascending, for the rows of
-// segments [first, last). share: 1 / the head's whole mass; 0 for a head that takes no part.
-void WorthOfRows(const float* p, size_t stride, int n_heads, const float* share, int first,
-                 int last, float* worth);
+// worth[i] = the sum over heads of p[h * stride + i] · share[h], heads ascending. n: a multiple
+// of 16.
+void WorthOf(const float* p, size_t stride, int n_heads, const float* share, int n, float* worth);
+
+struct CollectArgs {
+  // As ScanCodes made them.
+  const uint16_t* p = nullptr;
+  size_t p_stride = 0;
+  int n_heads = 0;
+  const uint16_t* visible = nullptr;
+  const float* factors = nullptr;  // [n_heads][segment_stride]
+  size_t segment_stride = 0;
+  const float* share = nullptr;  // [n_heads]
+};
+// A row's worth is the sum over heads of p · (factor · share), heads ascending. Writes the rows of
+// segments [first, last) that count and are worth `least` or more, ascending, with their worths,
+// and returns how many. Room for 64 (last - first) + 16 of each.
+int CollectRows(const CollectArgs& args, int first, int last, float least, float* worths,
+                int32_t* rows);
 
 }  // namespace condense

@@ -164,6 +164,9 @@ TEST_P(TokenCodesTest, CodesExplainMostOfTheVarianceTheyCode) {
   }
 }
 
+// What reading an exponential off the exponent's bits may add to an estimate.
+constexpr double kBow = 0.043;
+
 TEST_P(TokenCodesTest, EstimatesAreTheSumsOfProductsWithinTheirSteps) {
   for (const CodesCase& shape : Cases()) {
     CodedKeys coded(shape);
@@ -172,17 +175,13 @@ TEST_P(TokenCodesTest, EstimatesAreTheSumsOfProductsWithinTheirSteps) {
     const int n_rows = shape.n_segments * kSegmentRows;
     for (int h = 0; h < shape.n_heads; ++h) {
       const double step = coded.tables[h].step;
-      double largest = -kInf;
       for (int row = 0; row < n_rows; ++row) {
         double magnitude;
         const double expected = ReferenceEstimate(coded, row, h, &magnitude);
-        const double found = coded.estimates[static_cast<size_t>(h * n_rows + row)];
-        ASSERT_NEAR(found, expected,
-                    shape.n_nibbles * 0.5 * step + (shape.dim + 8) * kUnit * magnitude +
+        ASSERT_NEAR(coded.Estimate(row, h), expected,
+                    kBow + shape.n_nibbles * 0.5 * step + (shape.dim + 8) * kUnit * magnitude +
                         16 * kUnit * std::fabs(coded.tables[h].offset));
-        largest = std::max(largest, found);
       }
-      ASSERT_EQ(coded.max[h], largest);
       // No pair of nibbles can overflow a byte.
       for (int n = 0; n < shape.n_nibbles; n += 2) {
         const auto most = [&](int nibble) {
@@ -196,24 +195,64 @@ TEST_P(TokenCodesTest, EstimatesAreTheSumsOfProductsWithinTheirSteps) {
 }
 
 TEST_P(TokenCodesTest, WorthIsTheSumOfTheHeadsProbabilities) {
-  CodedKeys coded({.n_segments = 33, .n_heads = 7});
-  coded.Encode();
-  coded.Step(33);
-  const size_t n_rows = 33 * kSegmentRows;
-  std::vector<double> expected(n_rows);
-  for (size_t h = 0; h < 7; ++h) {
-    std::vector<double> p(n_rows);
-    double sum = 0;
-    for (size_t r = 0; r < n_rows; ++r)
-      sum += p[r] = std::exp(static_cast<double>(coded.estimates[h * n_rows + r]) - coded.max[h]);
-    for (size_t r = 0; r < n_rows; ++r) {
-      ASSERT_NEAR(coded.p[h * n_rows + r], p[r], 0x1p-12 * p[r]);
-      expected[r] += p[r] / sum;
+  for (int n_heads : {1, 2, 3, 4, 7}) {
+    CodedKeys coded({.n_segments = 33, .n_heads = n_heads});
+    coded.Encode();
+    coded.Step(33);
+    const size_t n_rows = coded.n_rows();
+    std::vector<double> expected(n_rows);
+    for (int h = 0; h < n_heads; ++h) {
+      std::vector<double> p(n_rows);
+      double sum = 0;
+      for (size_t r = 0; r < n_rows; ++r)
+        sum += p[r] = std::exp(coded.Estimate(static_cast<int>(r), h));
+      for (size_t r = 0; r < n_rows; ++r) expected[r] += p[r] / sum;
     }
-    ASSERT_NEAR(coded.share[h], 1 / sum, 0x1p-12 / sum);
+    ASSERT_EQ(coded.n_found, static_cast<int>(n_rows));
+    for (size_t r = 0; r < n_rows; ++r) {
+      ASSERT_EQ(coded.rows_found[r], static_cast<int>(r));
+      ASSERT_NEAR(coded.worths[r], expected[r], 0x1p-11 * expected[r]);
+    }
+    // With a bound, those that reach it.
+    const std::vector<float> worths = coded.worths;
+    const float least = worths[100];
+    const int n = coded.Collect(0, 33, least);
+    int at = 0;
+    for (size_t r = 0; r < n_rows; ++r) {
+      if (worths[r] < least) continue;
+      ASSERT_LT(at, n);
+      ASSERT_EQ(coded.rows_found[static_cast<size_t>(at)], static_cast<int>(r));
+      ASSERT_EQ(coded.worths[static_cast<size_t>(at++)], worths[r]);
+    }
+    ASSERT_EQ(at, n);
   }
-  for (size_t r = 0; r < n_rows; ++r)
-    ASSERT_NEAR(coded.worth[r], expected[r], 0x1p-11 * expected[r]);
+}
+
+// Far more than a float's exponent holds between the least and the largest.
+TEST_P(TokenCodesTest, SharpHeadsNeitherOverflowNorVanish) {
+  for (float size : {1.0f, 30.0f, 100.0f, 300.0f, 1e4f, 1e9f}) {
+    CodedKeys coded({.n_segments = 5});
+    for (float& value : coded.q) value *= size;
+    coded.Encode();
+    coded.Step(5);
+    ASSERT_EQ(coded.n_found, 5 * kSegmentRows) << size;
+    for (int i = 0; i < coded.n_found; ++i)
+      ASSERT_TRUE(std::isfinite(coded.worths[static_cast<size_t>(i)])) << size;
+    if (size > 100) continue;  // hundreds apart, rows far below the best are equal
+    for (int h = 0; h < 3; ++h) {
+      // The best row by its estimate is the one with the largest exponential.
+      const auto best_of = [&](const auto& value) {
+        int best = 0;
+        for (int r = 1; r < 5 * kSegmentRows; ++r) best = value(r) > value(best) ? r : best;
+        return best;
+      };
+      double magnitude;
+      const auto reference = [&](int r) { return ReferenceEstimate(coded, r, h, &magnitude); };
+      const int found = best_of([&](int r) { return coded.Estimate(r, h); });
+      ASSERT_NEAR(reference(found), reference(best_of(reference)),
+                  2 * kBow + 8 * coded.tables[static_cast<size_t>(h)].step);
+    }
+  }
 }
 
 // Bits that depend on neither the split of the segments nor the other heads.
@@ -221,16 +260,21 @@ TEST_P(TokenCodesTest, RangesAndGroupsChangeNoBit) {
   CodedKeys coded({.n_segments = 37, .n_heads = 19});
   coded.Encode();
   coded.Step(37);
-  const std::vector<float> estimates = coded.estimates, p = coded.p, worth = coded.worth,
-                           sums = coded.sums, q = coded.q;
+  const std::vector<uint16_t> p = coded.p;
+  const std::vector<float> worths = coded.worths, sums = coded.sums, q = coded.q;
+  const auto same = [](const std::vector<float>& a, const std::vector<float>& b, size_t n) {
+    return std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin());
+  };
   for (int step : {1, 5, 16, 20}) {
     coded.Step(step);
-    ASSERT_EQ(coded.estimates, estimates);
     ASSERT_EQ(coded.p, p);
-    ASSERT_EQ(coded.sums, sums);
-    ASSERT_EQ(coded.worth, worth);
+    for (size_t h = 0; h < 19; ++h) {
+      const auto at = static_cast<std::ptrdiff_t>(h * coded.scales.size());
+      ASSERT_TRUE(std::equal(sums.begin() + at, sums.begin() + at + 37, coded.sums.begin() + at));
+    }
+    ASSERT_TRUE(same(coded.worths, worths, coded.n_rows()));
   }
-  const size_t n_rows = 37 * kSegmentRows;
+  const size_t n_rows = coded.n_rows();
   coded.shape.n_heads = 1;
   for (size_t h = 0; h < 19; ++h) {
     std::copy_n(q.begin() + static_cast<std::ptrdiff_t>(h * 64), 64, coded.q.begin());
@@ -244,39 +288,54 @@ TEST_P(TokenCodesTest, HiddenRowsGetNothingAndChangeNoOther) {
   CodedKeys coded({.n_segments = 9});
   coded.Encode();
   coded.Step(9);
-  const std::vector<float> estimates = coded.estimates;
+  std::vector<float> p;
+  for (int h = 0; h < 3; ++h) {
+    for (int r = 0; r < 9 * kSegmentRows; ++r) p.push_back(coded.P(r, h));
+  }
   std::mt19937 random(4);
   RowMask visible(9 * 4);
   for (uint16_t& word : visible) word = static_cast<uint16_t>(random());
   std::fill(visible.begin() + 8, visible.begin() + 16, 0);
   std::fill(visible.begin() + 20, visible.begin() + 24, 0xFFFF);
   coded.Step(2, visible.data());
-  const size_t n_rows = 9 * kSegmentRows;
-  for (size_t h = 0; h < 3; ++h) {
-    float largest = -kInf;
-    for (size_t r = 0; r < n_rows; ++r) {
-      const bool counts = HasRow(visible, static_cast<int>(r));
-      const float expected = counts ? estimates[h * n_rows + r] : -kInf;
-      ASSERT_EQ(coded.estimates[h * n_rows + r], expected);
-      ASSERT_TRUE(counts || coded.p[h * n_rows + r] == 0);
-      largest = std::max(largest, expected);
-    }
-    ASSERT_EQ(coded.max[h], largest);
+  ASSERT_EQ(coded.n_found, CountRows(visible));
+  const size_t n_rows = coded.n_rows();
+  int at = 0;
+  for (size_t r = 0; r < n_rows; ++r) {
+    const bool counts = HasRow(visible, static_cast<int>(r));
+    for (size_t h = 0; h < 3; ++h)
+      ASSERT_EQ(coded.P(static_cast<int>(r), static_cast<int>(h)), counts ? p[h * n_rows + r] : 0);
+    if (counts) ASSERT_EQ(coded.rows_found[static_cast<size_t>(at++)], static_cast<int>(r));
   }
   std::fill(visible.begin(), visible.end(), 0);
   coded.Step(9, visible.data());
   for (float max : coded.max) ASSERT_EQ(max, -kInf);
-  for (float worth : coded.worth) ASSERT_EQ(worth, 0);
+  ASSERT_EQ(coded.n_found, 0);
 }
 
 TEST_P(TokenCodesTest, SoftCapBoundsEstimates) {
-  CodedKeys coded({.n_segments = 3});
-  coded.Encode();
-  coded.Step(3);
-  const std::vector<float> plain = coded.estimates;
-  coded.Step(3, nullptr, 0.5f);
-  for (size_t i = 0; i < plain.size(); ++i)
-    ASSERT_NEAR(coded.estimates[i], 0.5 * std::tanh(plain[i] / 0.5), 1e-6);
+  for (float cap : {0.5f, 50.0f, 400.0f}) {
+    CodedKeys coded({.n_segments = 3});
+    coded.Encode();
+    coded.Step(3);
+    std::vector<double> plain;
+    for (int r = 0; r < 3 * kSegmentRows; ++r) plain.push_back(coded.Estimate(r, 1));
+    coded.Step(3, nullptr, cap);
+    const bool vanish = cap > 100;  // all are far from what the cap would let through
+    for (int r = 0; r < 3 * kSegmentRows; ++r) {
+      const double expected = cap * std::tanh(plain[static_cast<size_t>(r)] / cap);
+      if (vanish) {
+        ASSERT_GT(coded.P(r, 0), 0);
+      } else {
+        ASSERT_NEAR(coded.Estimate(r, 1), expected, 2 * kBow + 1e-3);
+      }
+    }
+  }
+}
+
+void ExpectFinite(const CodedKeys& coded) {
+  for (int i = 0; i < coded.n_found; ++i)
+    EXPECT_TRUE(std::isfinite(coded.worths[static_cast<size_t>(i)]));
 }
 
 TEST_P(TokenCodesTest, WhatIsNotFiniteShowsAndNeverCrashes) {
@@ -298,16 +357,18 @@ TEST_P(TokenCodesTest, WhatIsNotFiniteShowsAndNeverCrashes) {
     EXPECT_TRUE(std::isfinite(coded.scales[0]));
     for (float entry : coded.book.entries) ASSERT_TRUE(std::isfinite(entry));
     coded.Step(4);
-    for (float max : coded.max) EXPECT_TRUE(std::isnan(max));
+    EXPECT_FALSE(coded.Shares());
     // Hidden, the segments do no harm.
     RowMask visible(18 * 4, 0xFFFF);
     for (int s : {1, 3, 5}) std::fill_n(visible.begin() + 4 * s, 4, 0);
     coded.Step(4, visible.data());
     for (float max : coded.max) EXPECT_TRUE(std::isfinite(max));
-    for (float worth : coded.worth) ASSERT_TRUE(std::isfinite(worth));
+    ASSERT_GT(coded.n_found, 0);
+    ExpectFinite(coded);
     for (float value : {kInf, -kInf, std::nanf("")}) {
       coded.q[65] = value;  // of head 1
       coded.Step(4, visible.data());
+      EXPECT_FALSE(coded.Shares());
       EXPECT_TRUE(std::isfinite(coded.max[0]));
       EXPECT_TRUE(std::isnan(coded.max[1]));
     }
@@ -331,9 +392,10 @@ TEST_P(TokenCodesTest, KeysThatDoNotVaryAreTheirCentroid) {
       EXPECT_LT(channel, std::max(n_varying, 1));
     }
     coded.Step(4);
-    for (size_t r = 0; n_varying == 0 && r < coded.worth.size(); ++r)
-      ASSERT_NEAR(coded.worth[r], 3.0 / (4 * kSegmentRows), 1e-5);
-    for (float worth : coded.worth) ASSERT_TRUE(std::isfinite(worth));
+    ASSERT_EQ(coded.n_found, 4 * kSegmentRows);
+    for (size_t r = 0; n_varying == 0 && r < coded.n_rows(); ++r)
+      ASSERT_NEAR(coded.worths[r], 3.0 / (4 * kSegmentRows), 1e-5);
+    ExpectFinite(coded);
   }
 }
 
@@ -350,7 +412,8 @@ TEST_P(TokenCodesTest, ZeroKeysAndTinyKeysAreHarmless) {
     coded.Step(1);
     for (float entry : coded.book.entries) ASSERT_TRUE(std::isfinite(entry));
     for (float max : coded.max) ASSERT_TRUE(std::isfinite(max)) << size;
-    for (float worth : coded.worth) ASSERT_TRUE(std::isfinite(worth)) << size;
+    ASSERT_EQ(coded.n_found, 2 * kSegmentRows);
+    ExpectFinite(coded);
   }
 }
 

@@ -14,6 +14,8 @@
 #include <limits>
 #include <numeric>
 
+#include "base/result.h"
+#include "kernels/append-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,28 +28,6 @@ HWY_INLINE hn::Vec<DI32> KeysOf(VF scores) {
   const auto bits = hn::BitCast(di, hn::Add(scores, hn::Zero(DF())));  // -0 + 0 = +0
   // Of a negative number every bit but the sign flips.
   return hn::Xor(bits, hn::And(hn::ShiftRight<31>(bits), hn::Set(di, 0x7FFFFFFF)));
-}
-
-// Writes the lanes whose mask is set to `to`, and perhaps something to the rest of a whole vector
-// there; returns how many are set.
-HWY_INLINE size_t AppendWhere(hn::Vec<DI32> lanes, hn::Mask<DI32> mask, int32_t* to) {
-  const DI32 di;
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  // Intel's compressing stores are slow, a register's compression is not.
-  hn::StoreU(hn::Compress(lanes, mask), di, to);
-  return hn::CountTrue(di, mask);
-#else
-  // Highway compresses by a table, which GCC copies to the stack each time (130 instructions).
-  if (hn::AllFalse(di, mask)) return 0;
-  HWY_ALIGN int32_t values[kLanes];
-  hn::Store(lanes, di, values);
-  uint8_t bytes[8] = {};
-  hn::StoreMaskBits(di, mask, bytes);
-  size_t count = 0;
-  for (uint32_t bits = bytes[0]; bits != 0; bits &= bits - 1)
-    to[count++] = values[std::countr_zero(bits)];
-  return count;
-#endif
 }
 
 // Keys in (low, high], among which the last that is taken is looked for.
@@ -182,22 +162,50 @@ struct Cut {
   bool all_ties;
 };
 
-// The cut for `wanted` of n keys, 0 < wanted <= n. The wanted-th best key lies in (below, top].
-HWY_INLINE Cut FindCut(const int32_t* keys, size_t n, size_t wanted, int64_t below, int64_t top) {
-  // More than `wanted` keys, or just as many, are above `below`.
-  size_t above = n;
-  while (above != wanted && below + 1 < top) {
-    const int64_t middle = below + (top - below) / 2;
-    const size_t count = CountAbove(keys, n, static_cast<int32_t>(middle));
-    if (count >= wanted) {
-      below = middle;
-      above = count;
-    } else {
-      top = middle;
-    }
+// Where the keys above some bound are `wanted` at least.
+struct CutSearch {
+  int64_t below, top;       // the wanted-th best key lies in (below, top]
+  size_t above, above_top;  // keys above either
+};
+
+// Looks at `middle`, in (below, top). count_above(bound): how many keys are above it.
+template <class CountAboveBound>
+HWY_INLINE void Probe(const CountAboveBound& count_above, size_t wanted, int64_t middle,
+                      CutSearch& search) {
+  const size_t count = count_above(static_cast<int32_t>(middle));
+  if (count >= wanted) {
+    search.below = middle;
+    search.above = count;
+  } else {
+    search.top = middle;
+    search.above_top = count;
   }
-  const size_t ties = wanted - CountAbove(keys, n, static_cast<int32_t>(below + 1));
-  return {below, ties, above == wanted};
+}
+
+template <class CountAboveBound>
+HWY_INLINE Cut FindCutBy(const CountAboveBound& count_above, size_t wanted, CutSearch search) {
+  for (bool halve = false; search.above != wanted && search.below + 1 < search.top;
+       halve = !halve) {
+    // By turns where the counts at the ends suggest that it lies, and in the middle.
+    const int64_t room = search.top - search.below;
+    int64_t step = room / 2;
+    if (!halve) {
+      const double share = static_cast<double>(search.above - wanted) /
+                           static_cast<double>(search.above - search.above_top);
+      step =
+          std::clamp<int64_t>(static_cast<int64_t>(share * static_cast<double>(room)), 1, room - 1);
+    }
+    Probe(count_above, wanted, search.below + step, search);
+  }
+  if (search.above == wanted) return {search.below, 0, true};
+  return {search.below, wanted - count_above(static_cast<int32_t>(search.below + 1)), false};
+}
+
+// The cut for `wanted` of n keys, 0 < wanted <= n. The wanted-th best key lies in (below, top]; at
+// most n keys are above `below`.
+HWY_INLINE Cut FindCut(const int32_t* keys, size_t n, size_t wanted, int64_t below, int64_t top) {
+  return FindCutBy([&](int32_t bound) HWY_ATTR { return CountAbove(keys, n, bound); }, wanted,
+                   {below, top, n, 0});
 }
 
 // Positions of the keys above the cut, ascending.
@@ -260,6 +268,89 @@ int TopScores(const float* scores, int n_scores, int n_best, int32_t* keys, int*
   return static_cast<int>(Take(keys, n, cut, best));
 }
 
+// The bits of scores that are not below 0 are integers in their order, those of others are below 0.
+HWY_INLINE const int32_t* BitsOf(const ScoreList& list) {
+  return reinterpret_cast<const int32_t*>(list.scores);
+}
+
+// least, most: those of the keys too.
+HWY_INLINE void Widen(const int32_t* keys, int n, int32_t& least, int32_t& most) {
+  const DI32 di;
+  auto low = hn::Set(di, least), high = hn::Set(di, most);
+  int i = 0;
+  for (; i + static_cast<int>(kLanes) <= n; i += static_cast<int>(kLanes)) {
+    const auto key = hn::LoadU(di, keys + i);
+    low = hn::Min(low, key);
+    high = hn::Max(high, key);
+  }
+  least = hn::GetLane(hn::MinOfLanes(di, low));
+  most = hn::GetLane(hn::MaxOfLanes(di, high));
+  for (; i < n; ++i) least = std::min(least, keys[i]), most = std::max(most, keys[i]);
+}
+
+// Half an octave: how far from the guess the second look goes.
+constexpr int64_t kHalfOctave = 1 << 22;
+
+TopCut TopOfLists(const ScoreList* lists, size_t n_lists, size_t wanted, float guess,
+                  int* n_taken) {
+  size_t n = 0;
+  int32_t least = std::numeric_limits<int32_t>::max(), most = 0;
+  for (size_t i = 0; i < n_lists; ++i) {
+    n += static_cast<size_t>(lists[i].n);
+    Widen(BitsOf(lists[i]), lists[i].n, least, most);
+  }
+  const auto count_above = [&](int32_t bound) HWY_ATTR {
+    size_t count = 0;
+    for (size_t i = 0; i < n_lists; ++i)
+      count += CountAbove(BitsOf(lists[i]), static_cast<size_t>(lists[i].n), bound);
+    return count;
+  };
+  CutSearch search{std::max(int64_t{least} - 1, int64_t{-1}), most, n, 0};
+  int64_t at = std::bit_cast<int32_t>(guess);
+  for (int look = 0; look < 2 && guess > 0; ++look) {
+    if (search.above == wanted || at <= search.below || at >= search.top) break;
+    Probe(count_above, wanted, at, search);
+    at += at == search.below ? kHalfOctave : -kHalfOctave;
+  }
+  const Cut cut = FindCutBy(count_above, wanted, search);
+  const int32_t lowest = static_cast<int32_t>(cut.below + 1);
+  size_t ties = cut.ties;
+  for (size_t i = 0; i < n_lists; ++i) {
+    const size_t size = static_cast<size_t>(lists[i].n);
+    const size_t reach = CountAbove(BitsOf(lists[i]), size, static_cast<int32_t>(cut.below));
+    n_taken[i] = static_cast<int>(reach);
+    if (cut.all_ties) continue;
+    const size_t above = CountAbove(BitsOf(lists[i]), size, lowest);
+    const size_t equal = std::min(ties, reach - above);
+    ties -= equal;
+    n_taken[i] = static_cast<int>(above + equal);
+  }
+  return {std::bit_cast<float>(lowest), cut.all_ties};
+}
+
+void TakeTop(const ScoreList& list, TopCut cut, size_t n_taken, int32_t* ids) {
+  const DF d;
+  const size_t n = static_cast<size_t>(list.n);
+  const VF bound = hn::Set(d, cut.least);
+  size_t taken = 0, i = 0;
+  for (; cut.all_ties && i + kLanes <= n; i += kLanes) {
+    const auto reach = hn::Ge(hn::LoadU(d, list.scores + i), bound);
+    taken +=
+        AppendWhere(hn::LoadU(DI32(), list.ids + i), hn::RebindMask(DI32(), reach), ids + taken);
+  }
+  size_t ties = n;
+  if (!cut.all_ties)
+    ties = n_taken - CountAbove(BitsOf(list), n, std::bit_cast<int32_t>(cut.least));
+  for (; i < n; ++i) {
+    if (list.scores[i] < cut.least) continue;
+    if (list.scores[i] == cut.least) {
+      if (ties == 0) continue;
+      --ties;
+    }
+    ids[taken++] = list.ids[i];
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace condense
 HWY_AFTER_NAMESPACE();
@@ -269,11 +360,23 @@ namespace condense {
 namespace {
 
 HWY_EXPORT(TopScores);
+HWY_EXPORT(TopOfLists);
+HWY_EXPORT(TakeTop);
 
 }  // namespace
 
 int TopScores(const float* scores, int n, int n_best, int32_t* keys, int* best) {
   return HWY_DYNAMIC_DISPATCH(TopScores)(scores, n, n_best, keys, best);
+}
+
+TopCut TopOfLists(const ScoreList* lists, int n_lists, int n_best, float guess, int* n_taken) {
+  CONDENSE_CHECK(n_lists > 0 && n_best > 0);
+  return HWY_DYNAMIC_DISPATCH(TopOfLists)(lists, static_cast<size_t>(n_lists),
+                                          static_cast<size_t>(n_best), guess, n_taken);
+}
+
+void TakeTop(const ScoreList& list, TopCut cut, int n_taken, int32_t* ids) {
+  HWY_DYNAMIC_DISPATCH(TakeTop)(list, cut, static_cast<size_t>(n_taken), ids);
 }
 
 }  // namespace condense

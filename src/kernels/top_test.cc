@@ -128,5 +128,54 @@ TEST_P(TopScoresTest, ManyScoresAgreeWithAStableSort) {
   }
 }
 
+// Lists of scores as they came, against a sort of all of them.
+TEST_P(TopScoresTest, ListsAreRankedTogether) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    const int n_lists = 1 + static_cast<int>(random() % 4);
+    const float guesses[] = {0, 1e-4f, 0.5f};
+    std::vector<std::vector<float>> scores(static_cast<size_t>(n_lists));
+    std::vector<std::vector<int32_t>> ids(scores.size());
+    struct Candidate {
+      float score;
+      int32_t id;
+    };
+    std::vector<Candidate> all;
+    int32_t id = 0;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      for (int n = static_cast<int>(random() % 90); n > 0; --n) {
+        // Few different ones in every other round; some that are no candidates.
+        float score = round % 2 == 0 ? static_cast<float>(random() % 5) * 0.25f
+                                     : std::ldexp(static_cast<float>(random() % 1000), -20);
+        if (random() % 8 == 0) score = -1;
+        id += 1 + static_cast<int32_t>(random() % 3);
+        scores[i].push_back(score), ids[i].push_back(id);
+        if (score >= 0) all.push_back({score, id});
+      }
+    }
+    if (all.empty()) continue;
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+    for (size_t n_best : {size_t{1}, all.size() / 2 + 1, all.size()}) {
+      n_best = std::min(n_best, all.size());
+      std::vector<ScoreList> lists;
+      for (size_t i = 0; i < scores.size(); ++i)
+        lists.push_back({scores[i].data(), ids[i].data(), static_cast<int>(ids[i].size())});
+      std::vector<int> n_taken(lists.size(), -1);
+      const TopCut cut = TopOfLists(lists.data(), n_lists, static_cast<int>(n_best),
+                                    guesses[round % 3], n_taken.data());
+      std::vector<int32_t> expected, found;
+      for (size_t i = 0; i < n_best; ++i) expected.push_back(all[i].id);
+      std::sort(expected.begin(), expected.end());
+      for (size_t i = 0; i < lists.size(); ++i) {
+        std::vector<int32_t> taken(static_cast<size_t>(n_taken[i]) + 16);
+        TakeTop(lists[i], cut, n_taken[i], taken.data());
+        found.insert(found.end(), taken.begin(), taken.begin() + n_taken[i]);
+      }
+      ASSERT_EQ(found, expected) << round;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace condense

@@ -97,10 +97,10 @@ TEST(CondensePolicyTest, FallsBackWithItsReason) {
 }
 
 TEST(CondensePolicyTest, ReadsWhatItsBudgetSays) {
-  for (const char* spec :
-       {"condense:budget=6%", "condense:budget=8%", "condense:budget=30%",
-        "condense:budget=8%,split=1", "condense:budget=8%,split=0.2", "condense:budget=9%,bits=64",
-        "condense:budget=8%,anchor=9,window=130", "condense:budget=90%"}) {
+  for (const char* spec : {"condense:budget=6%", "condense:budget=8%", "condense:budget=30%",
+                           "condense:budget=8%,split=1", "condense:budget=8%,split=0.2",
+                           "condense:budget=8%,split=0.01", "condense:budget=9%,bits=64",
+                           "condense:budget=8%,anchor=9,window=130", "condense:budget=90%"}) {
     for (int n : {6000, 7000, 8180}) {
       RowCache cache({.n_rows = 8192, .n_kv_heads = 2, .group = 3});
       cache.See({{0, 700}, {712, n + 12}});

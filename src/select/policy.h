@@ -35,6 +35,8 @@ struct SequenceMemory {
     uint64_t key = 0;        // of the segments, their order and their contents
     std::vector<float> sum;  // [n_kv_heads, v_dim]: of the segments' mean values
   } values;
+  // Of policies that rank rows: what the last one chosen was worth a step ago, by KV head.
+  std::vector<float> least_worth;
   QueryMoment queries;  // of its decode steps, where no prompt was seen
 };
 

@@ -1,34 +1,22 @@
 #include "select/row_choice.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "base/row_mask.h"
 #include "kernels/attend.h"
-#include "kernels/top.h"
+#include "kernels/token_codes.h"
 
 namespace condense {
 namespace {
 
-constexpr int kSegmentBlocks = kSegmentRows / kBlockRows;
 constexpr float kNoCandidate = -1.0f;  // below any mass
-constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-// Added to the distance of two heads' estimates, so that they do not meet in the cache.
-constexpr size_t kStrideOffset = 80;
-
-// The largest of n values (a multiple of 16), in lanes that the compiler can keep in registers.
-float Largest(const float* values, size_t n) {
-  std::array<float, kBlockRows> lanes;
-  lanes.fill(kMinusInf);
-  for (size_t i = 0; i < n; i += kBlockRows) {
-    for (int j = 0; j < kBlockRows; ++j) lanes[j] = LargerOrNan(lanes[j], values[i + j]);
-  }
-  return std::accumulate(lanes.begin(), lanes.end(), kMinusInf, LargerOrNan);
-}
+// Added to the distance of two heads' exponentials, so that they do not meet in the cache.
+constexpr size_t kStrideOffset = 160;
+// What a list may have past its end (kernels/top.h).
+constexpr size_t kSpare = 16;
 
 }  // namespace
 
@@ -47,16 +35,40 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
   first_ = parts.segments.front();
   last_ = parts.segments.back() + 1;
   stride_ = static_cast<size_t>(last_) * kSegmentRows + kStrideOffset;
-  const size_t n_blocks = query.visible.size();
-  for (size_t b = 0; b < n_blocks; ++b) {
-    k_mask[b] = scans_ ? static_cast<uint16_t>(parts.always[b] | parts.loose[b]) : query.visible[b];
-    v_mask[b] = parts.always[b];
+  part_.assign(n_parts, Part());
+  ListFixed();
+  const size_t n_logits = group_ * exact_stride_;
+  logits_.resize(n_logits);
+  exact_.resize(n_logits);
+  share_.resize(group_);
+  worths_.resize(std::max(exact_stride_, scans_ ? stride_ + n_parts * kSpare : 0));
+  if (!scans_) return;
+  tables_.resize(static_cast<size_t>(n_parts) * group_);
+  const size_t n_segments = static_cast<size_t>(group_) * last_;
+  bases_.resize(n_segments);
+  references_.resize(n_segments);
+  sums_.resize(n_segments);
+  p_.resize(group_ * stride_);
+  candidates_.resize(stride_ + n_parts * kSpare);
+}
+
+// The masks as they are without a choice, and entries of the rows read in any case; room for the
+// short list's.
+void RowChooser::ListFixed() {
+  const size_t n_blocks = query_->visible.size();
+  if (scans_) {
+    for (size_t b = 0; b < n_blocks; ++b)
+      k_mask_[b] = static_cast<uint16_t>(parts_->always[b] | parts_->loose[b]);
+  } else {
+    std::copy_n(query_->visible.data(), n_blocks, k_mask_);
   }
-  const std::span<const uint16_t> fixed(k_mask, n_blocks);
-  n_fixed_ = BlocksFor(CountRows(fixed));
-  const int n_entries = n_fixed_ + (scans_ ? BlocksFor(budget.n_keys) : 0);
-  exact_stride_ =
-      static_cast<size_t>((n_entries + kSegmentBlocks - 1) / kSegmentBlocks) * kSegmentRows;
+  std::copy_n(parts_->always.data(), n_blocks, v_mask_);
+  const std::span<const uint16_t> fixed(k_mask_, n_blocks);
+  const int n_rows = parts_->n_always + parts_->n_loose + (scans_ ? 0 : parts_->n_coded);
+  n_fixed_ = BlocksFor(n_rows);
+  const int n_listed = scans_ ? budget_.n_keys : 0;
+  const int n_entries = n_fixed_ + BlocksFor(n_listed);
+  exact_stride_ = static_cast<size_t>(n_entries) * kBlockRows;
   // From step to step the rows before the window grow to a segment and fall back: room for them, so
   // that a warm step allocates nothing.
   const auto make_room = [&](auto& values, size_t a_row, size_t rows_each) {
@@ -68,25 +80,19 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
   make_room(lanes_, 1, kBlockRows);
   make_room(logits_, group_, 1);
   make_room(exact_, group_, 1);
-  make_room(exact_sums_, group_, kSegmentRows);
-  rows_.clear();
-  lanes_.clear();
+  rows_.resize(exact_stride_ + kSpare);
+  int32_t* to = rows_.data();
   ForFourWords(fixed, [&](size_t b, uint64_t four) {
     for (; four != 0; four &= four - 1)
-      rows_.push_back(static_cast<int32_t>(b * kBlockRows) + std::countr_zero(four));
+      *to++ = static_cast<int32_t>(b * kBlockRows) + std::countr_zero(four);
   });
-  EndRows();
-  logits_.assign(group_ * exact_stride_, kMinusInf);
-  exact_.resize(group_ * exact_stride_);
-  exact_sums_.resize(group_ * exact_stride_ / kSegmentRows);
-  part_max_.resize(static_cast<size_t>(n_parts) * group_);
-  share_.resize(group_);
-  worth_.resize(std::max(scans_ ? stride_ : 0, exact_stride_));
-  if (!scans_) return;
-  tables_.resize(static_cast<size_t>(n_parts) * group_);
-  bases_.resize(static_cast<size_t>(group_) * last_);
-  sums_.resize(static_cast<size_t>(group_) * last_);
-  estimates_.resize(group_ * stride_);
+  std::fill(to, rows_.data() + rows_.size(), rows_[0]);
+  lanes_.assign(n_entries, 0xFFFF);
+  const auto end_lanes = [&](int end, int n) {
+    if (n % kBlockRows != 0) lanes_[end - 1] = static_cast<uint16_t>((1u << n % kBlockRows) - 1);
+  };
+  end_lanes(n_fixed_, n_rows);
+  end_lanes(n_entries, n_listed);
 }
 
 RowChooser::Run RowChooser::SegmentsOf(int part) const {
@@ -95,23 +101,31 @@ RowChooser::Run RowChooser::SegmentsOf(int part) const {
           first_ + static_cast<int>(n * (part + 1) / n_parts_)};
 }
 
-// Makes entries of the rows that were added since the last call.
-void RowChooser::EndRows() {
-  const size_t n_new = rows_.size() - lanes_.size() * kBlockRows, rest = n_new % kBlockRows;
-  lanes_.resize(lanes_.size() + n_new / kBlockRows, 0xFFFF);
-  if (rest == 0) return;
-  lanes_.push_back(static_cast<uint16_t>((1u << rest) - 1));
-  rows_.resize(lanes_.size() * kBlockRows, rows_.back());
+// The part of the entries that are read in any case, or of the short list's.
+RowChooser::Run RowChooser::EntriesOf(int part, bool listed) const {
+  const int first = listed ? n_fixed_ : 0;
+  const int64_t n = (listed ? static_cast<int>(lanes_.size()) : n_fixed_) - first;
+  return {first + static_cast<int>(n * part / n_parts_),
+          first + static_cast<int>(n * (part + 1) / n_parts_)};
+}
+
+// Asks for the keys of a part of the entries, into the second-level cache.
+void RowChooser::FetchKeys(int part, bool listed) const {
+  const KvView& kv = *query_->kv;
+  const size_t bytes = kv.KeyBytes();
+  const auto [begin, end] = EntriesOf(part, listed);
+  for (int i = begin * kBlockRows; i < end * kBlockRows; ++i) {
+    const std::byte* row = kv.KeyRow(kv_head_, rows_[i]);
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  }
 }
 
 // Exact logits of a part of the entries from `first_entry` on.
-void RowChooser::Logits(int part, int first_entry) {
+void RowChooser::Logits(int part, bool listed) {
   static thread_local std::vector<float> logits;
   static thread_local std::vector<const uint16_t*> masks;
   const KvView& kv = *query_->kv;
-  const int64_t n = static_cast<int64_t>(lanes_.size()) - first_entry;
-  const int begin = first_entry + static_cast<int>(n * part / n_parts_);
-  const int end = first_entry + static_cast<int>(n * (part + 1) / n_parts_);
+  const auto [begin, end] = EntriesOf(part, listed);
   AttendArgs args;
   args.k = kv.KeyRow(kv_head_, 0);
   args.k_stride = kv.k_row;
@@ -136,15 +150,15 @@ void RowChooser::Logits(int part, int first_entry) {
   }
 }
 
-void RowChooser::Estimate(int part) {
-  Logits(part, 0);
-  float* max = part_max_.data() + static_cast<size_t>(part) * group_;
-  std::fill_n(max, group_, kMinusInf);
-  if (!scans_) return;
+void RowChooser::Scan(int part) {
+  FetchKeys(part, /*listed=*/false);
+  if (scans_) ScanPart(part);
+  Logits(part, /*listed=*/false);
+}
+
+void RowChooser::ScanPart(int part) {
   const auto [begin, end] = SegmentsOf(part);
   if (begin == end) return;
-  static thread_local std::vector<float> run_max;
-  run_max.resize(group_);
   const CodesView view = query_->codes->View(kv_head_);
   CentroidLogits(view, q_, group_, query_->scale, begin, end, bases_.data(), last_);
   ScanArgs args;
@@ -153,11 +167,13 @@ void RowChooser::Estimate(int part) {
   QueryTable* tables = tables_.data() + static_cast<size_t>(part) * group_;
   args.tables = tables;
   args.bases = bases_.data();
-  args.bases_stride = last_;
+  args.segment_stride = last_;
   args.softcap = query_->softcap;
   args.visible = parts_->coded.data();
-  args.estimates = estimates_.data();
-  args.estimates_stride = stride_;
+  args.p = p_.data();
+  args.p_stride = stride_;
+  args.references = references_.data();
+  args.sums = sums_.data();
   // Runs of segments that are coded in the same codebook; segments of others between them have no
   // visible row.
   const std::vector<int32_t>& segments = parts_->segments;
@@ -171,116 +187,119 @@ void RowChooser::Estimate(int part) {
       MakeQueryTable(query_->codes->Book(book, kv_head_),
                      q_ + static_cast<size_t>(h) * query_->kv->k_dim, query_->scale, &tables[h]);
     }
-    ScanCodes(args, from, to, run_max.data());
-    for (int h = 0; h < group_; ++h) max[h] = LargerOrNan(max[h], run_max[h]);
+    ScanCodes(args, from, to);
     from = to;
   }
 }
 
-// Of the estimates and the exact logits that there are; false where one is not finite.
-bool RowChooser::MaxOfParts(float* max) const {
-  bool finite = true;
+// Per head 1 / its mass over all coded rows and those read in any case; false where something is
+// not finite. What the references are worth is left in factors [group, segments].
+bool RowChooser::HeadShares(float* factors, float* share) const {
+  static thread_local std::vector<float> exact;
+  const int n_rows = n_fixed_ * kBlockRows, n_segments = last_ - first_;
+  exact.resize(n_rows);
   for (int h = 0; h < group_; ++h) {
-    max[h] = Largest(logits_.data() + h * exact_stride_, exact_stride_);
-    for (int p = 0; p < n_parts_; ++p) max[h] = LargerOrNan(max[h], part_max_[p * group_ + h]);
-    finite = finite && std::isfinite(max[h]);
+    const size_t at = static_cast<size_t>(h) * last_;
+    const float* logits = logits_.data() + h * exact_stride_;
+    const float max = LargerOrNan(LargestOf(logits, n_rows),
+                                  LargestOf(references_.data() + at + first_, n_segments));
+    if (!std::isfinite(max)) return false;
+    const float mass =
+        ExpOf(logits, n_rows, max, exact.data()) +
+        SegmentMass(references_.data() + at, sums_.data() + at, max, first_, last_, factors + at);
+    // Next to nothing only where the largest estimate that there may be is far from any there is.
+    share[h] = mass >= 0x1p-100f ? 1 / mass : 0.0f;
   }
-  return finite;
-}
-
-void RowChooser::Exponentiate(int part) {
-  if (!scans_) return;
-  static thread_local std::vector<float> max;
-  max.resize(group_);
-  if (!MaxOfParts(max.data())) return;
-  const auto [begin, end] = SegmentsOf(part);
-  ExpEstimates(estimates_.data(), stride_, group_, max.data(), begin, end, sums_.data(), last_);
-  if (part == 0) ExactShares(max.data());
-}
-
-// exact = exp(logit - max).
-void RowChooser::ExactShares(const float* max) {
-  std::copy(logits_.begin(), logits_.end(), exact_.begin());
-  const int n_segments = static_cast<int>(exact_stride_ / kSegmentRows);
-  ExpEstimates(exact_.data(), exact_stride_, group_, max, 0, n_segments, exact_sums_.data(),
-               n_segments);
-}
-
-float RowChooser::ExactSum(int head) const {
-  const int n_segments = static_cast<int>(exact_stride_ / kSegmentRows);
-  return SumInOrder(exact_sums_.data() + static_cast<size_t>(head) * n_segments, n_segments);
-}
-
-void RowChooser::Weigh(int part) {
-  if (!scans_) return;
-  static thread_local std::vector<float> max, share;
-  max.resize(group_);
-  share.resize(group_);
-  if (!MaxOfParts(max.data())) return;
-  for (int h = 0; h < group_; ++h) {
-    const float* sums = sums_.data() + static_cast<size_t>(h) * last_;
-    share[h] = 1.0f / (ExactSum(h) + SumInOrder(sums + first_, last_ - first_));
-  }
-  const auto [begin, end] = SegmentsOf(part);
-  WorthOfRows(estimates_.data(), stride_, group_, share.data(), begin, end, worth_.data());
-  for (int b = begin * kSegmentBlocks; b < end * kSegmentBlocks; ++b) {
-    const uint16_t coded = parts_->coded[b];
-    if (coded == 0xFFFF) continue;
-    for (int i = 0; i < kBlockRows; ++i) {
-      if (!((coded >> i) & 1)) worth_[b * kBlockRows + i] = kNoCandidate;
-    }
-  }
-}
-
-bool RowChooser::ShortList() {
-  if (!scans_) return true;
-  if (!MaxOfParts(share_.data())) return false;
-  const int begin = first_ * kSegmentRows;
-  if (!Best(worth_.data() + begin, (last_ - first_) * kSegmentRows, budget_.n_keys)) return false;
-  const std::span<uint16_t> mask(k_mask_, query_->visible.size());
-  const size_t n = rows_.size();
-  rows_.resize(n + best_.size());
-  for (size_t i = 0; i < best_.size(); ++i) {
-    rows_[n + i] = begin + best_[i];
-    AddRow(mask, begin + best_[i]);
-  }
-  EndRows();
   return true;
 }
 
+void RowChooser::Collect(int part, float least) {
+  if (!scans_) return;
+  static thread_local std::vector<float> factors, share;
+  factors.resize(static_cast<size_t>(group_) * last_);
+  share.resize(group_);
+  Part& own = part_[part];
+  own.n = 0;
+  own.finite = HeadShares(factors.data(), share.data());
+  if (!own.finite) return;
+  const auto [begin, end] = SegmentsOf(part);
+  own.begin = begin * kSegmentRows + part * static_cast<int>(kSpare);
+  CollectArgs args;
+  args.p = p_.data();
+  args.p_stride = stride_;
+  args.n_heads = group_;
+  args.visible = parts_->coded.data();
+  args.factors = factors.data();
+  args.segment_stride = last_;
+  args.share = share.data();
+  own.n = CollectRows(args, begin, end, least, worths_.data() + own.begin,
+                      candidates_.data() + own.begin);
+}
+
+bool RowChooser::TooFew() const {
+  if (!scans_ || !part_[0].finite) return false;
+  int n = 0;
+  for (const Part& part : part_) n += part.n;
+  return n < budget_.n_keys;
+}
+
+float RowChooser::ShortList(int part, float guess) {
+  if (!scans_ || !part_[0].finite) return 0;
+  // Every part finds out for itself: less work than to wait for one that does.
+  static thread_local std::vector<ScoreList> lists;
+  static thread_local std::vector<int> n_taken;
+  lists.resize(n_parts_);
+  n_taken.resize(n_parts_);
+  for (int i = 0; i < n_parts_; ++i)
+    lists[i] = {worths_.data() + part_[i].begin, candidates_.data() + part_[i].begin, part_[i].n};
+  const TopCut cut = TopOfLists(lists.data(), n_parts_, budget_.n_keys, guess, n_taken.data());
+  int32_t* rows = rows_.data() + static_cast<size_t>(n_fixed_) * kBlockRows;
+  for (int i = 0; i < part; ++i) rows += n_taken[i];
+  static thread_local std::vector<int32_t> own;
+  own.resize(n_taken[part] + kSpare);
+  TakeTop(lists[part], cut, n_taken[part], own.data());
+  std::copy_n(own.data(), n_taken[part], rows);
+  const std::span<uint16_t> mask(k_mask_, query_->visible.size());
+  for (int i = 0; i < n_taken[part]; ++i) AddRow(mask, own[i]);
+  return cut.least;
+}
+
 void RowChooser::ReadKeys(int part) {
-  if (scans_) Logits(part, n_fixed_);
+  if (scans_ && part_[0].finite) Logits(part, /*listed=*/true);
 }
 
 bool RowChooser::ChooseValues(Selection::KeyLogits& logits) {
-  std::fill(part_max_.begin(), part_max_.end(), kMinusInf);
-  static thread_local std::vector<float> max;
-  max.resize(group_);
-  if (!MaxOfParts(max.data())) return false;
-  ExactShares(max.data());
-  for (int h = 0; h < group_; ++h) share_[h] = 1.0f / ExactSum(h);
-  const int n_segments = static_cast<int>(exact_stride_ / kSegmentRows);
-  WorthOfRows(exact_.data(), exact_stride_, group_, share_.data(), 0, n_segments, worth_.data());
-  const std::span<uint16_t> mask(v_mask_, query_->visible.size());
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    const bool is_row = (lanes_[i / kBlockRows] >> (i % kBlockRows)) & 1;
-    if (!is_row || HasRow(mask, rows_[i])) worth_[i] = kNoCandidate;
+  if (scans_ && !part_[0].finite) return false;
+  const int n = static_cast<int>(exact_stride_);
+  for (int h = 0; h < group_; ++h) {
+    const float* from = logits_.data() + h * exact_stride_;
+    const float max = LargestOf(from, n);
+    if (!std::isfinite(max)) return false;
+    share_[h] = 1 / ExpOf(from, n, max, exact_.data() + h * exact_stride_);
   }
-  if (!Best(worth_.data(), static_cast<int>(rows_.size()), budget_.n_values)) return false;
-  for (int at : best_) AddRow(mask, rows_[at]);
+  WorthOf(exact_.data(), exact_stride_, group_, share_.data(), n, worths_.data());
+  const std::span<uint16_t> mask(v_mask_, query_->visible.size());
+  for (int i = 0; i < n_fixed_ * kBlockRows; ++i) {
+    if (HasRow(mask, rows_[i])) worths_[i] = kNoCandidate;
+  }
+  for (int entry : {n_fixed_, n / kBlockRows}) {
+    for (int lane = CountBits(lanes_[entry - 1]); lane < kBlockRows; ++lane)
+      worths_[(entry - 1) * kBlockRows + lane] = kNoCandidate;
+  }
+  if (budget_.n_values > 0) {
+    const ScoreList list{worths_.data(), rows_.data(), n};
+    int n_taken;
+    const TopCut cut = TopOfLists(&list, 1, budget_.n_values, /*guess=*/0, &n_taken);
+    best_.resize(n_taken + kSpare);
+    TakeTop(list, cut, n_taken, best_.data());
+    for (int i = 0; i < n_taken; ++i) AddRow(mask, best_[i]);
+  }
+  rows_.resize(exact_stride_);
   logits.rows.swap(rows_);
   logits.lanes.swap(lanes_);
   logits.logits.swap(logits_);
   logits.stride = exact_stride_;
   return true;
-}
-
-// best_ = the positions of the n greatest worths; so many candidates are there. False where one is
-// NaN.
-bool RowChooser::Best(const float* worth, int n_rows, int n) {
-  keys_.resize(n_rows);
-  best_.resize(n);
-  return TopScores(worth, n_rows, n, keys_.data(), best_.data()) >= 0;
 }
 
 }  // namespace condense

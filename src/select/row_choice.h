@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache/code_index.h"
+#include "kernels/top.h"
 #include "select/policy.h"
 #include "select/row_parts.h"
 
@@ -20,8 +21,9 @@ struct RowBudget {
 };
 
 // Begin, then the steps in the order in which they stand here, each for all its parts before the
-// next one's first. Parts of a step may run on several threads; the choice does not depend on how
-// many there are. Buffers grow to the cache's size and stay.
+// next one's first. Parts of a step may run on several threads, best the same part always on the
+// same one: its rows are then in that core's cache. The choice does not depend on how many parts
+// there are. Buffers grow to the cache's size and stay.
 class RowChooser {
  public:
   // The codes of parts.segments are current. budget: n_keys below parts.n_coded or, with all of
@@ -29,26 +31,36 @@ class RowChooser {
   void Begin(const LayerQuery& query, const RowParts& parts, int kv_head, const RowBudget& budget,
              int n_parts, uint16_t* k_mask, uint16_t* v_mask);
 
-  void Estimate(int part);      // of coded rows; and the logits of rows read in any case
-  void Exponentiate(int part);  // with the greatest of them as the maximum
-  void Weigh(int part);         // mass over the group
-  bool ShortList();             // false where a logit or an estimate is not finite
-  void ReadKeys(int part);      // of the short list
-  // False where a logit is not finite. What is known of the rows goes to `logits`, whose buffers
-  // are taken over.
+  void Scan(int part);  // the codes; and the logits of rows read in any case
+  // The part's coded rows that are worth `least` or more.
+  void Collect(int part, float least);
+  // Whether the parts hold rows enough together; else Collect goes lower. False, too, where there
+  // is nothing to rank (all keys are read, or something is not finite).
+  bool TooFew() const;
+  // The part's rows of the short list. Returns about what the last row of all is worth; guess: the
+  // same of a step ago.
+  float ShortList(int part, float guess);
+  void ReadKeys(int part);  // of the short list
+  // False where a logit or an estimate is not finite. What is known of the rows goes to `logits`,
+  // whose buffers are taken over.
   bool ChooseValues(Selection::KeyLogits& logits);
 
  private:
+  struct Part {
+    // Of the coded rows that are worth enough, ascending; room for all of the part.
+    int begin = 0, n = 0;  // in worths_ and candidates_
+    bool finite = true;    // all estimates, and all logits of rows read in any case
+  };
   struct Run {  // half-open
     int begin, end;
   };
   Run SegmentsOf(int part) const;
-  void EndRows();
-  void Logits(int part, int first_entry);
-  bool MaxOfParts(float* max) const;
-  void ExactShares(const float* max);
-  float ExactSum(int head) const;
-  bool Best(const float* worth, int n_rows, int n);
+  void ListFixed();
+  Run EntriesOf(int part, bool listed) const;
+  void FetchKeys(int part, bool listed) const;
+  void ScanPart(int part);
+  void Logits(int part, bool listed);
+  bool HeadShares(float* factors, float* share) const;
 
   const LayerQuery* query_ = nullptr;
   const RowParts* parts_ = nullptr;
@@ -58,26 +70,26 @@ class RowChooser {
   const float* q_ = nullptr;  // [group, k_dim]
   bool scans_ = false;        // else every key is read
   int first_ = 0, last_ = 0;  // segments that are scanned
-  size_t stride_ = 0;         // of estimates
+  size_t stride_ = 0;         // of exponentials
   int n_fixed_ = 0;           // entries of 16 rows that are read in any case
-  size_t exact_stride_ = 0;   // of exact logits: whole segments of 64
+  size_t exact_stride_ = 0;   // of exact logits: all entries' rows
 
+  std::vector<Part> part_;
   std::vector<QueryTable> tables_;  // [n_parts, group]
-  std::vector<float> part_max_;     // [n_parts, group]
   std::vector<float> bases_;        // [group, segments]
-  std::vector<float> estimates_;    // [group, stride], then shares of mass
+  std::vector<uint16_t> p_;         // [group, stride]
+  std::vector<float> references_;   // [group, segments]
   std::vector<float> sums_;         // [group, segments]
-  std::vector<float> worth_;        // [rows]
-  std::vector<int32_t> keys_;       // for TopScores
-  std::vector<int> best_;           // positions, ascending
+  std::vector<float> worths_;       // candidates': [rows], each part from its own row on
+  std::vector<int32_t> candidates_;
   // Rows with exact logits, in entries of 16: those read in any case, then the short list. The last
   // entry of each may have lanes left.
-  std::vector<int32_t> rows_;      // [16 entries]
-  std::vector<uint16_t> lanes_;    // [entries]
-  std::vector<float> logits_;      // [group, exact_stride]; -inf in lanes left
-  std::vector<float> exact_;       // the same: their exponentials
-  std::vector<float> exact_sums_;  // [group, segments of 64 of them]
-  std::vector<float> share_;       // [group]
+  std::vector<int32_t> rows_;    // [16 entries]
+  std::vector<uint16_t> lanes_;  // [entries]
+  std::vector<float> logits_;    // [group, exact_stride]; -inf in lanes left
+  std::vector<float> exact_;     // the same: their exponentials
+  std::vector<float> share_;     // [group]
+  std::vector<int32_t> best_;    // rows
 };
 
 }  // namespace condense

@@ -43,6 +43,7 @@ struct Selection {
   };
   bool has_logits = false;
   std::vector<KeyLogits> logits;  // has_logits (not with per_query_head): at least one a KV head
+  uint64_t logits_ns = 0;         // spent on them: a part of attention that choosing came to do
 
   // Bytes read to choose, all KV heads: summaries, codes, and K rows read beyond k_masks.
   uint64_t summary_bytes = 0;
@@ -57,6 +58,7 @@ struct Selection {
     v_masks.clear();
     rest_value.clear();
     has_logits = false;
+    logits_ns = 0;
     summary_bytes = 0;
   }
 

@@ -123,8 +123,9 @@ uint64_t CodesBits(const CodesCase& shape) {
   for (uint8_t code : coded.codes) hash.Add(code);
   for (float softcap : {0.0f, 2.0f}) {
     coded.Step(5, nullptr, softcap);
-    for (const auto* values : {&coded.bases, &coded.estimates, &coded.p, &coded.sums, &coded.worth})
-      hash.Add(*values);
+    for (uint16_t p : coded.p) hash.Add(p);
+    for (const auto* values : {&coded.share, &coded.max}) hash.Add(*values);
+    for (int i = 0; i < coded.n_found; ++i) hash.Add(coded.worths[static_cast<size_t>(i)]);
   }
   return hash.value();
 }

@@ -6,6 +6,7 @@
 // the KV head's closed rows; rows outside A, anchor and window are left out.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -21,11 +22,21 @@
 namespace condense {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+uint64_t NsSince(Clock::time_point start) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
+
 // With fewer visible rows everything is read: 64 to 127 rows of window and the codes leave nothing
 // to choose with, and a codebook wants some hundred keys.
 constexpr int kLeastRows = 1024;
 // Fragmented caches may have few closed segments among many visible rows.
 constexpr int kLeastSegments = 8;
+// Of the last step's least worth: rows worth less are not ranked, unless too few are worth more. On
+// a model's text .2 does in 98 of 100 cases, .02 in all but 2 of 1,000.
+constexpr float kLookedAt[] = {0.2f, 0.02f, 0.0f};
 
 struct Options {
   double byte_share = 0.08;  // (0, 1] of the bytes that dense attention reads
@@ -209,7 +220,15 @@ class CondensePolicy final : public Policy {
     if (choosers.size() < static_cast<size_t>(kv.n_kv_heads)) choosers.resize(kv.n_kv_heads);
     // KV heads times parts of their rows, so that threads have the same to do whatever the heads.
     const int n_heads = kv.n_kv_heads, n_parts = query.n_threads, n_all = n_heads * n_parts;
-    bool listed = true, finite = true;
+    // A row that is chosen now was as a rule worth not much less than the last step's least one:
+    // few others need a look. Where that was too much to ask, everything gets one.
+    std::vector<float>& least = query.memory->least_worth;
+    least.resize(n_heads, 0.0f);
+    static thread_local std::vector<float> kept_least;
+    std::vector<float>& next_least = kept_least;
+    next_least.resize(n_heads);
+    bool finite = true;
+    Clock::time_point start;
 #pragma omp parallel num_threads(query.n_threads) if (query.n_threads > 1)
     {
 #pragma omp for schedule(static)
@@ -218,27 +237,43 @@ class CondensePolicy final : public Policy {
                           selection.v_masks.data() + static_cast<size_t>(g) * selection.n_blocks);
       }
 #pragma omp for schedule(static)
-      for (int i = 0; i < n_all; ++i) choosers[i / n_parts].Estimate(i % n_parts);
+      for (int i = 0; i < n_all; ++i) choosers[i / n_parts].Scan(i % n_parts);
+      static thread_local std::vector<uint8_t> again;  // the same for all threads
+      again.assign(n_heads, 1);
+      for (float share : kLookedAt) {
 #pragma omp for schedule(static)
-      for (int i = 0; i < n_all; ++i) choosers[i / n_parts].Exponentiate(i % n_parts);
-#pragma omp for schedule(static)
-      for (int i = 0; i < n_all; ++i) choosers[i / n_parts].Weigh(i % n_parts);
-#pragma omp for schedule(static) reduction(&& : listed)
-      for (int g = 0; g < n_heads; ++g) listed = choosers[g].ShortList() && listed;
-      if (listed) {
-#pragma omp for schedule(static)
-        for (int i = 0; i < n_all; ++i) choosers[i / n_parts].ReadKeys(i % n_parts);
-#pragma omp for schedule(static) reduction(&& : finite)
-        for (int g = 0; g < n_heads; ++g) {
-          finite = choosers[g].ChooseValues(selection.logits[g]) && finite;
-          float* rest = selection.rest_value.data() + static_cast<size_t>(g) * group * kv.v_dim;
-          means.Mean(g, rest);
-          for (int h = 1; h < group; ++h) std::copy_n(rest, kv.v_dim, rest + h * kv.v_dim);
+        for (int i = 0; i < n_all; ++i) {
+          const int g = i / n_parts;
+          if (again[g] != 0) choosers[g].Collect(i % n_parts, share * least[g]);
         }
+        bool any = false;
+        for (int g = 0; g < n_heads; ++g) any |= (again[g] = choosers[g].TooFew()) != 0;
+        if (!any) break;
+#pragma omp barrier
+      }
+#pragma omp for schedule(static)
+      for (int i = 0; i < n_all; ++i) {
+        const int g = i / n_parts;
+        const float worth = choosers[g].ShortList(i % n_parts, least[g]);
+        if (i % n_parts == 0) next_least[g] = worth;
+      }
+#pragma omp master
+      start = Clock::now();
+#pragma omp for schedule(static)
+      for (int i = 0; i < n_all; ++i) choosers[i / n_parts].ReadKeys(i % n_parts);
+#pragma omp master
+      selection.logits_ns = NsSince(start);
+#pragma omp for schedule(static) reduction(&& : finite)
+      for (int g = 0; g < n_heads; ++g) {
+        finite = choosers[g].ChooseValues(selection.logits[g]) && finite;
+        float* rest = selection.rest_value.data() + static_cast<size_t>(g) * group * kv.v_dim;
+        means.Mean(g, rest);
+        for (int h = 1; h < group; ++h) std::copy_n(rest, kv.v_dim, rest + h * kv.v_dim);
       }
     }
-    if (listed) means.Keep();
-    if (!listed || !finite) {
+    means.Keep();
+    least = next_least;
+    if (!finite) {
       selection.Reset();
       selection.reason = Fallback::kNan;
       return;
