@@ -46,7 +46,7 @@ def chart(cells, teacher, title):
     names = [name for name in LABELS if any(point["name"] == name for point in data)]
     x = {"field": "bytes", "type": "quantitative", "title": "bytes read, % of dense attention's", "scale": {"domain": [2, 13]},
          "axis": {"values": [3, 5, 8, 12]}}
-    y = {"field": "kl", "type": "quantitative", "title": "KL to dense, nats", "scale": {"type": "log"}, "axis": {"format": "~g"}}
+    y = {"field": "kl", "type": "quantitative", "title": "KL to dense, nats", "scale": {"type": "log"}, "axis": {"format": "~g", "tickCount": 5}}
     colour = {"field": "policy", "type": "nominal", "title": None,
               "scale": {"domain": [LABELS[name] for name in names], "range": [COLOURS[name] for name in names]},
               "legend": {"orient": "bottom", "columns": 2, "labelLimit": 300}}

@@ -81,11 +81,12 @@ class CodeIndex {
   uint64_t n_coded() const { return n_coded_; }
 
  private:
-  struct Segment {
-    int16_t book = -1;      // -1: not coded
-    bool centroid = false;  // current
-    uint64_t stamp = 0;
+  struct Segment {              // 8 bytes beside the 320 of one head's codes and centroid
+    int64_t book : 15 = -1;     // -1: not coded
+    uint64_t centroid : 1 = 0;  // current
+    uint64_t stamp : 48 = 0;
   };
+  static_assert(sizeof(Segment) == 8);
   struct Codebook {
     std::vector<TokenCodebook> heads;  // [n_kv_heads]; empty: free
     std::vector<bool> knew;            // by segment: trained on it
