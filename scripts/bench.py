@@ -179,8 +179,8 @@ def operator_figure(name, record, key, how):
         how += (f"; {shape['query_heads']}/{shape['kv_heads']} heads of {shape['head_dim']}, {shape['k_type']}, "
                 f"{shape['rows']} rows, from {record['source']}, {record['threads']} threads")
     extra = {k: record[k] for k in ("median_ns", "quartiles_ns", "bytes", "flops", "stream_share", "peak_share",
-                                    "ratio_to_host", "select_share", "upkeep_share", "memory_share", "equal_bits", "note", "published",
-                                    "yardstick") if record.get(k) is not None}
+                                    "ratio_to_host", "select_share", "upkeep_share", "memory_share", "equal_bits", "note",
+                                    "published", "yardstick") if record.get(k) is not None}
     return {"figure": name, "value": record[key], "unit": "share" if key.endswith("share") else "ratio",
             "n": record["n"], "spread": record.get(key + "_quartiles") or [record[key]] * 2, "how": how} | extra
 

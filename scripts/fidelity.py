@@ -168,8 +168,8 @@ def kl_figure(subject, cells, percent):
     greedy = kl(policy, "greedy")
     return {"figure": f"codes_kl_{percent}_{subject.name}", "value": geometric_mean(greedy.values()), "unit": "nats",
             "n": len(greedy), "spread": [min(greedy.values()), max(greedy.values())],
-            "how": f"condense compare, {subject.model.file}, {subject.n_prompt} tokens, {policy}, f16 KV: mean KL to dense over "
-                   f"{N_GENERATE - 1} decisions taught by dense, geometric mean of prefixes, spread: least and greatest",
+            "how": f"condense compare, {subject.model.file}, {subject.n_prompt} tokens, {policy}, f16 KV: mean KL to dense "
+                   f"over {N_GENERATE - 1} decisions taught by dense, geometric mean of prefixes, spread: least and greatest",
             "by_prefix": greedy, "text_teacher": geometric_mean(kl(policy, "text").values()),
             "control": geometric_mean(kl("control", "greedy").values()),
             "read_share": {prefix: read_share(cell[policy]["greedy"]) for prefix, cell in by_prefix.items()}}

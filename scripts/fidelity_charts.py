@@ -17,8 +17,8 @@ import fidelity
 
 ROOT = Path(__file__).resolve().parent.parent
 COLOURS = {"condense": "#0a5ed7", "oracle": "#c2410c", "mean": "#6b7280", "quest": "#a16207"}
-LABELS = {"condense": "condense: rows by codes", "oracle": "oracle: the truly heaviest blocks", "mean": "mean: blocks by mean key",
-          "quest": "quest: blocks by key bounds"}
+LABELS = {"condense": "condense: rows by codes", "oracle": "oracle: the truly heaviest blocks",
+          "mean": "mean: blocks by mean key", "quest": "quest: blocks by key bounds"}
 TITLES = {"smollm2": "SmolLM2-135M, 7,904 tokens", "qwen": "Qwen2.5-Coder-0.5B, 8,192 tokens"}
 
 
@@ -46,7 +46,8 @@ def chart(cells, teacher, title):
     names = [name for name in LABELS if any(point["name"] == name for point in data)]
     x = {"field": "bytes", "type": "quantitative", "title": "bytes read, % of dense attention's", "scale": {"domain": [2, 13]},
          "axis": {"values": [3, 5, 8, 12]}}
-    y = {"field": "kl", "type": "quantitative", "title": "KL to dense, nats", "scale": {"type": "log"}, "axis": {"format": "~g", "tickCount": 5}}
+    y = {"field": "kl", "type": "quantitative", "title": "KL to dense, nats", "scale": {"type": "log"},
+         "axis": {"format": "~g", "tickCount": 5}}
     colour = {"field": "policy", "type": "nominal", "title": None,
               "scale": {"domain": [LABELS[name] for name in names], "range": [COLOURS[name] for name in names]},
               "legend": {"orient": "bottom", "columns": 2, "labelLimit": 300}}

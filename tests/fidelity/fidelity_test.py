@@ -7,6 +7,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -48,7 +49,8 @@ class Records(unittest.TestCase):
                 lines = [run_line(subject, prefix), *policy_lines("control", 1e-4)]
                 for percent in (5, 8, 12):
                     kl = 0.08 / percent * 2 ** i
-                    lines += [*policy_lines(f"condense:budget={percent}%", kl), *policy_lines(f"oracle:budget={percent}%", 3 * kl)]
+                    lines += policy_lines(f"condense:budget={percent}%", kl)
+                    lines += policy_lines(f"oracle:budget={percent}%", 3 * kl)
                 self.write(*lines)
 
     def cells(self):
@@ -109,6 +111,34 @@ class Records(unittest.TestCase):
         fidelity.run_missing(self.folder / "no build", SMOL, fidelity.PREFIXES[0], None, 2, fidelity.NEEDED, self.folder,
                              said.append)
         self.assertEqual(said, [])
+
+    def stub(self, text):
+        """A build folder whose `condense` is a shell script."""
+        program = self.folder / "build/bin/condense"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+        return self.folder / "build"
+
+    def test_one_run_carries_what_is_missing(self):
+        prefix, records = fidelity.PREFIXES[1], self.folder / "records"
+        made = self.folder / "made"
+        lines = [run_line(SMOL, prefix), *policy_lines("mean:budget=8%", 1)]
+        made.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        build = self.stub(f'echo "$@" >>{self.folder}/argv; while [ "$1" != --records ]; do shift; done; cp {made} "$2"')
+        for policies in (["mean:budget=8%"], ["mean:budget=8%", "oracle:budget=8%", "condense:budget=8%"]):
+            with unittest.mock.patch.object(fidelity, "find_model", return_value="MODEL"):
+                fidelity.run_missing(build, SMOL, prefix, "TEXT", 2, policies, records, lambda text: None)
+        first, second = (self.folder / "argv").read_text().splitlines()
+        self.assertIn("compare -m MODEL -f TEXT --offset 60000 --prompt-tokens 7904 -n 128 -t 2 --speed-pairs 0", first)
+        self.assertTrue(first.endswith("smollm2-moby-dick-0.jsonl --policy mean:budget=8%"))
+        self.assertTrue(second.endswith("smollm2-moby-dick-1.jsonl --policy oracle:budget=8% --policy condense:budget=8%"))
+
+    def test_a_failed_run_is_said(self):
+        with unittest.mock.patch.object(fidelity, "find_model", return_value="MODEL"):
+            with self.assertRaisesRegex(SystemExit, "condense compare failed on qwen, wikitext"):
+                fidelity.run_missing(self.stub("exit 1"), QWEN, fidelity.PREFIXES[0], "TEXT", 2, fidelity.NEEDED,
+                                     self.folder / "records", lambda text: None)
 
     def test_table_has_a_line_a_policy(self):
         self.write_all()
