@@ -222,7 +222,7 @@ def figures(build, texts, folder, threads, beside, say):
 
 
 def table(cells):
-    """Markdown: a line a policy and model, geometric means over the prefixes that have it."""
+    """Markdown: a line a policy and model. A mean is that of all prefixes, or is not given."""
     yield "| model | policy | bytes read | KL, dense's continuation: mean (prefixes) | KL, the text | same decision | n |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for subject in SUBJECTS:
@@ -236,11 +236,16 @@ def table(cells):
             for record in greedy:
                 check_ran(record)
             each = ", ".join(number(cell[name]["greedy"]["kl_mean"]) if name in cell else "–" for cell in mine)
+            complete = len(there) == len(mine)
             share = 100 * statistics.fmean(read_share(record) for record in greedy)
             yield (f"| {subject.name} | `{name}` | {share:.1f} % | "
-                   f"{number(geometric_mean([r['kl_mean'] for r in greedy]))} ({each}) | "
-                   f"{number(geometric_mean([t['text']['kl_mean'] for t in there]))} | "
+                   f"{mean_of(greedy) if complete else '–'} ({each}) | "
+                   f"{mean_of([t['text'] for t in there]) if complete else '–'} | "
                    f"{100 * statistics.fmean(r['tf_match'] for r in greedy):.1f} % | {len(there)} × {N_GENERATE - 1} |")
+
+
+def mean_of(records):
+    return number(geometric_mean([record["kl_mean"] for record in records]))
 
 
 def number(value):
