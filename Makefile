@@ -63,7 +63,7 @@ format:
 	@scripts/lint.sh --fix
 
 clean:
-	rm -rf build/release build/dev build/asan build/aarch64 build/other build/lint build/log build/*.configure.log build/report.html build/records.jsonl build/bench.jsonl
+	rm -rf build/release build/dev build/asan build/aarch64 build/other build/lint build/log build/*.configure.log build/report.html build/records.jsonl build/bench.jsonl build/fidelity
 
 distclean:
 	rm -rf build

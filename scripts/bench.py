@@ -6,9 +6,9 @@ Writes build/bench.jsonl, one object a figure: figure, value, unit, n, spread, h
 figure is a ratio of medians of runs that take turns (llama.cpp without flash attention, with it, the
 plug-in dense, the plug-in sparse), so that a machine whose speed drifts moves both sides. Nothing is
 asserted about times; that the sparse path ran is. Sections: instructions, kernels, operators, deep, q8, shallow,
-prefill.
+prefill, fidelity (no times: what the policy does to decisions; needs --texts, see fidelity.py).
 
-usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N] [--only SECTION]
+usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N] [--texts DIR] [--only SECTION]
 """
 import argparse
 import json
@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+import fidelity
 import instructions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -178,8 +179,8 @@ def operator_figure(name, record, key, how):
         how += (f"; {shape['query_heads']}/{shape['kv_heads']} heads of {shape['head_dim']}, {shape['k_type']}, "
                 f"{shape['rows']} rows, from {record['source']}, {record['threads']} threads")
     extra = {k: record[k] for k in ("median_ns", "quartiles_ns", "bytes", "flops", "stream_share", "peak_share",
-                                    "ratio_to_host", "select_share", "upkeep_share", "equal_bits", "note", "published",
-                                    "yardstick") if record.get(k) is not None}
+                                    "ratio_to_host", "select_share", "upkeep_share", "memory_share", "equal_bits", "note",
+                                    "published", "yardstick") if record.get(k) is not None}
     return {"figure": name, "value": record[key], "unit": "share" if key.endswith("share") else "ratio",
             "n": record["n"], "spread": record.get(key + "_quartiles") or [record[key]] * 2, "how": how} | extra
 
@@ -214,6 +215,9 @@ def operator_figures(programs, _):
                           f"{SPARSE}: marking written rows and summarising blocks, share of a step")
     codes = arm(bench("select", "--policy", CODES), CODES)
     yield operator_figure("codes_scan_share", codes, "select_share", f"{CODES}: selection's share of the operator's time")
+    yield operator_figure("codes_memory_share", codes, "codes_memory_share",
+                          f"{CODES}: codes, centroids and codebooks in memory over the K and V bytes of the cache; beside "
+                          "it memory_share: everything that is kept")
     yield operator_figure("verify8_speedup", bench("verify", "--rows", 8192, "--query-rows", 8)[0], "speedup",
                           "8 rows at once over 8 single rows, seconds")
     yield operator_figure("prefill_operator_share", bench("prefill", "--rows", 8012, "--query-rows", 512)[0],
@@ -253,8 +257,17 @@ def instruction_figures(programs, _):
         say(f"instructions: not measured: {reason}")
 
 
+def fidelity_figures(programs, options):
+    try:
+        yield from fidelity.figures(programs.build, options.texts, ROOT / "build/fidelity", programs.threads,
+                                    options.beside, say)
+    except fidelity.NotMeasured as reason:
+        say(f"fidelity: codes_kl_*, codes_vs_oracle_blocks: not measured: {reason}")
+
+
 SECTIONS = {"instructions": instruction_figures, "kernels": kernel_figures, "operators": operator_figures,
-            "deep": deep_figures, "q8": q8_figures, "shallow": shallow_figures, "prefill": prefill_figures}
+            "deep": deep_figures, "q8": q8_figures, "shallow": shallow_figures, "prefill": prefill_figures,
+            "fidelity": fidelity_figures}
 
 
 def main():
@@ -264,6 +277,8 @@ def main():
     parser.add_argument("--depth", type=int, default=7500)
     parser.add_argument("--prompt", type=int, default=7600)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--texts", type=Path, help="folder with the texts of the section fidelity")
+    parser.add_argument("--beside", action="store_true", help="fidelity: also run the policies that no figure needs")
     parser.add_argument("--only", choices=list(SECTIONS))
     parser.add_argument("--llama-bench", type=Path, default=ROOT / "build/llama/bin/llama-bench")
     parser.add_argument("--out", type=Path, default=ROOT / "build/bench.jsonl")

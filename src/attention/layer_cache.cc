@@ -7,6 +7,20 @@ namespace {
 
 constexpr size_t kMaxSequences = 32;
 
+template <typename T>
+size_t Bytes(const std::vector<T>& values) {
+  return sizeof(T) * values.capacity();
+}
+
+size_t SequenceBytes(const SequenceState& sequence) {
+  const SequenceMemory& memory = sequence.memory;
+  size_t n = sizeof(sequence) + Bytes(sequence.visible) + Bytes(memory.choices) +
+             Bytes(memory.own) + Bytes(memory.values.sum) + Bytes(memory.queries.mean);
+  for (const SequenceMemory::Choice& choice : memory.choices)
+    n += Bytes(choice.k_masks) + Bytes(choice.query);
+  return n;
+}
+
 }  // namespace
 
 void StreamCache::MarkWritten(int row) {
@@ -91,6 +105,21 @@ void LayerCache::Forget() {
 bool LayerCache::has_summaries() const {
   return std::any_of(streams.begin(), streams.end(),
                      [](const StreamCache& stream) { return stream.index.has_summaries(); });
+}
+
+size_t LayerCache::code_bytes() const {
+  size_t n = 0;
+  for (const StreamCache& stream : streams) n += stream.codes.bytes();
+  return n;
+}
+
+size_t LayerCache::bytes() const {
+  size_t n = 0;
+  for (const StreamCache& stream : streams) {
+    n += sizeof(stream) + stream.index.bytes() + stream.codes.bytes() + Bytes(stream.written);
+    for (const SequenceState& sequence : stream.sequences) n += SequenceBytes(sequence);
+  }
+  return n;
 }
 
 uint64_t LayerCache::rebuilds() const {

@@ -49,6 +49,9 @@ struct LayerCache {
   void Forget();
   bool has_summaries() const;
   uint64_t rebuilds() const;
+  // Memory beside the host's cache: codes, centroids and codebooks; everything.
+  size_t code_bytes() const;
+  size_t bytes() const;
 };
 
 }  // namespace condense

@@ -160,6 +160,26 @@ TEST(Bench, SelectReportsItsSharesAndUpkeep) {
   EXPECT_EQ(collected.Find("ggml"), nullptr);
 }
 
+TEST(Bench, SelectReportsWhatIsKeptBesideTheCaches) {
+  Collected collected;
+  BenchOptions options = Tiny();
+  options.shape.n_rows = 4096;
+  options.policies = {"mean:blocks=2", "condense:budget=20%"};
+  const Result<BenchOutcome> outcome =
+      BenchOperator(OperatorBench::kSelect, options, collected.control);
+  ASSERT_TRUE(outcome.ok()) << outcome.error();
+  EXPECT_FALSE(collected.Find("dense")->memory_share.has_value());
+  const BenchRecord& mean = *collected.Find("mean:blocks=2");
+  EXPECT_EQ(*mean.codes_memory_share, 0);
+  EXPECT_GT(*mean.memory_share, 1.0 / 32);  // a mean key in 16 bits for 16 rows of K and V
+  EXPECT_LT(*mean.memory_share, 1.25 / 32);
+  const BenchRecord& codes = *collected.Find("condense:budget=20%");
+  const double code_share = (4 + 68.0 / 64) / (2 * 2 * 64);  // of a row: code, centroid and scale
+  EXPECT_GT(*codes.codes_memory_share, code_share);
+  EXPECT_LT(*codes.codes_memory_share, 1.15 * code_share);  // codebooks count more in short caches
+  EXPECT_GT(*codes.memory_share, *codes.codes_memory_share);
+}
+
 TEST(Bench, VerifyRowsHaveTheBitsOfRowsAlone) {
   for (int n : {2, 8, 16}) {
     Collected collected;

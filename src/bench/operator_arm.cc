@@ -66,10 +66,22 @@ void OperatorArm::Attend(const CausalMask& mask, int layer, int first_row, int n
   AttentionNode node =
       MakeNode(caches_, layer, mask, queries_.At(layer, first_row), n_query_rows, Out(layer));
   node.check_all_blocks = check_all_blocks;
+  n_rows_ = node.kv.n_rows;
   const uint64_t rebuilds = layers_[layer].rebuilds();
   ComputeAttention(node, layers_[layer], policy, n_threads_, sink_);
   totals_.rebuilds += layers_[layer].rebuilds() - rebuilds;
 }
+
+double OperatorArm::ShareOfCaches(size_t (LayerCache::*bytes)() const) const {
+  size_t n = 0;
+  for (const LayerCache& layer : layers_) n += (layer.*bytes)();
+  const double cache_bytes = static_cast<double>(caches_.shape().RowBytes()) * n_rows_;
+  return static_cast<double>(n) / (cache_bytes * n_layers_);
+}
+
+double OperatorArm::CodesMemoryShare() const { return ShareOfCaches(&LayerCache::code_bytes); }
+
+double OperatorArm::MemoryShare() const { return ShareOfCaches(&LayerCache::bytes); }
 
 void OperatorArm::Reset() {
   totals_ = {};

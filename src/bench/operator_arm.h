@@ -44,11 +44,16 @@ class OperatorArm {
   float* Out(int layer) { return out_.data() + layer * out_size_; }
   const StepTotals& totals() const { return totals_; }
   int n_layers() const { return n_layers_; }
+  // After a Run, what is kept in memory beside the caches, as a share of the K and V bytes that the
+  // last node saw, visible or not: codes, centroids and codebooks; everything.
+  double CodesMemoryShare() const;
+  double MemoryShare() const;
   const std::vector<StepTime>& times() const { return times_; }
   // Forgets totals and times, not summaries.
   void Reset();
 
  private:
+  double ShareOfCaches(size_t (LayerCache::*bytes)() const) const;
   void Attend(const CausalMask& mask, int layer, int first_row, int n_query_rows,
               const Policy& policy, bool check_all_blocks);
 
@@ -62,6 +67,7 @@ class OperatorArm {
   AttentionSink sink_;
   StepTotals totals_;
   std::vector<StepTime> times_;
+  int n_rows_ = 0;              // of the last node's view
   int next_in_step_ = 0;        // which of the model's layers comes next
   bool check_pending_ = false;  // no layer with summaries was looked at as a whole in this step yet
 };

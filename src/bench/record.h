@@ -54,7 +54,8 @@ struct BenchRecord {
   std::optional<Sample> ratio_to_dense, ratio_to_host;  // their time over this arm's
   std::optional<Sample> select_share, attend_share;     // of the unit's time
   std::optional<double> upkeep_share;  // marking written rows and summarising blocks, of a step
-  std::optional<Sample> speedup;       // verification: single rows' time over this arm's
+  std::optional<double> codes_memory_share, memory_share;  // kept beside, of the caches' bytes
+  std::optional<Sample> speedup;  // verification: single rows' time over this arm's
   std::optional<bool> equal_bits;
   std::optional<bool> trustworthy;
   std::optional<double> max_error, error_bound;  // --check: where the error is nearest its bound

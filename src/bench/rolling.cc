@@ -129,6 +129,10 @@ class RollingLoop {
       record.flops = 4.0 * options_.shape.head_dim * mean(totals.nominal_rows);
       record.sparse_steps = totals.sparse_steps;
       record.fallback_steps = totals.fallback_steps;
+      if (!arm.policy->is_dense()) {
+        record.codes_memory_share = arm.run.CodesMemoryShare();
+        record.memory_share = arm.run.MemoryShare();
+      }
       const double units = Units(arm.run.n_layers());
       FillTimes(times, i, arm.cycle, units, *setup_.yard, record);
       record.n_layers = arm.run.n_layers();

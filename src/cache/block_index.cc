@@ -29,6 +29,13 @@ size_t BlockIndex::BytesPerBlock(SummarySet needs, int k_dim, int v_dim) {
   return values * sizeof(uint16_t);
 }
 
+size_t BlockIndex::bytes() const {
+  size_t n = sizeof(SummarySet) * have_.capacity() +
+             sizeof(uint64_t) * (fingerprint_.capacity() + last_rows_.capacity());
+  for (const std::vector<Line>& column : columns_) n += sizeof(Line) * column.capacity();
+  return n;
+}
+
 void BlockIndex::MarkWritten(int row) {
   const size_t block = row / kBlockRows;
   if (block < have_.size()) have_[block] = 0;

@@ -56,6 +56,8 @@ class BlockIndex {
   int n_blocks() const { return static_cast<int>(have_.size()); }
   // Bytes of one block's summaries `needs`, one KV head.
   static size_t BytesPerBlock(SummarySet needs, int k_dim, int v_dim);
+  // Memory that the index takes.
+  size_t bytes() const;
   // Summaries dropped because the cache had changed behind the graph's back.
   uint64_t rebuilds() const { return rebuilds_; }
 

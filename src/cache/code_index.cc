@@ -63,7 +63,9 @@ void CodeIndex::Forget() {
   for (Codebook& book : books_) book = Codebook();
 }
 
-// Grows to the view's rows. Another shape starts the codes anew.
+// Grows to the view's whole segments and no further: hosts grow their views by 256 rows or so, and
+// to copy 2 % of the cache as often costs less than memory in reserve. Another shape starts the
+// codes anew.
 void CodeIndex::Resize(const KvView& view, int n_nibbles) {
   const bool same =
       n_kv_heads_ == view.n_kv_heads && k_dim_ == view.k_dim && n_nibbles_ == n_nibbles;
@@ -75,24 +77,25 @@ void CodeIndex::Resize(const KvView& view, int n_nibbles) {
     k_dim_ = view.k_dim;
     n_nibbles_ = n_nibbles;
   }
-  const int needed = SegmentTiles(view.n_rows / kSegmentRows) * kTileSegments;
-  if (needed <= capacity_) return;
-  const int capacity = std::max(needed, SegmentTiles(capacity_ + capacity_ / 2) * kTileSegments);
+  const int capacity = view.n_rows / kSegmentRows;
+  if (capacity <= capacity_) return;
   std::vector<uint8_t> codes(n_kv_heads_ * CodeBytes(capacity, n_nibbles_));
   std::vector<int8_t> centroids(n_kv_heads_ * CentroidBytes(capacity, k_dim_));
-  std::vector<float> scales(static_cast<size_t>(n_kv_heads_) * capacity);
+  const size_t new_scales = CentroidBytes(capacity, 1);
+  std::vector<float> scales(n_kv_heads_ * new_scales);
   for (int h = 0; h < n_kv_heads_; ++h) {
     std::copy_n(codes_.begin() + h * CodesOfHead(), CodesOfHead(),
                 codes.begin() + h * CodeBytes(capacity, n_nibbles_));
     std::copy_n(centroids_.begin() + h * CentroidsOfHead(), CentroidsOfHead(),
                 centroids.begin() + h * CentroidBytes(capacity, k_dim_));
-    std::copy_n(scales_.begin() + static_cast<size_t>(h) * capacity_, capacity_,
-                scales.begin() + static_cast<size_t>(h) * capacity);
+    std::copy_n(scales_.begin() + h * ScalesOfHead(), ScalesOfHead(),
+                scales.begin() + h * new_scales);
   }
   codes_ = std::move(codes);
   centroids_ = std::move(centroids);
   scales_ = std::move(scales);
   capacity_ = capacity;
+  segments_.reserve(capacity);
   segments_.resize(capacity);
   for (Codebook& book : books_) {
     if (!book.heads.empty()) book.knew.resize(capacity, false);
@@ -140,7 +143,7 @@ SegmentKeys CodeIndex::KeysOf(const KvView& view, int kv_head, int segment) cons
 void CodeIndex::EncodeHead(const KvView& view, const Request& request, int kv_head,
                            std::span<const int32_t> missing, Codebook& book, bool train) {
   int8_t* centroids = centroids_.data() + kv_head * CentroidsOfHead();
-  float* scales = scales_.data() + static_cast<size_t>(kv_head) * capacity_;
+  float* scales = scales_.data() + kv_head * ScalesOfHead();
   const auto tile = [&](int s) {
     return centroids + static_cast<size_t>(s / kTileSegments) * kTileSegments * k_dim_;
   };
@@ -235,7 +238,7 @@ CodesView CodeIndex::View(int kv_head) const {
   view.n_segments = capacity_;
   view.codes = codes_.data() + kv_head * CodesOfHead();
   view.centroids = centroids_.data() + kv_head * CentroidsOfHead();
-  view.centroid_scales = scales_.data() + static_cast<size_t>(kv_head) * capacity_;
+  view.centroid_scales = scales_.data() + kv_head * ScalesOfHead();
   return view;
 }
 

@@ -81,11 +81,12 @@ class CodeIndex {
   uint64_t n_coded() const { return n_coded_; }
 
  private:
-  struct Segment {
-    int16_t book = -1;      // -1: not coded
-    bool centroid = false;  // current
-    uint64_t stamp = 0;
+  struct Segment {              // 8 bytes beside the 320 of one head's codes and centroid
+    int64_t book : 15 = -1;     // -1: not coded
+    uint64_t centroid : 1 = 0;  // current
+    uint64_t stamp : 48 = 0;
   };
+  static_assert(sizeof(Segment) == 8);
   struct Codebook {
     std::vector<TokenCodebook> heads;  // [n_kv_heads]; empty: free
     std::vector<bool> knew;            // by segment: trained on it
@@ -108,13 +109,14 @@ class CodeIndex {
                   std::span<const int32_t> missing, Codebook& book, bool train);
   size_t CodesOfHead() const { return CodeBytes(capacity_, n_nibbles_); }
   size_t CentroidsOfHead() const { return CentroidBytes(capacity_, k_dim_); }
+  size_t ScalesOfHead() const { return CentroidBytes(capacity_, 1); }  // whole tiles too
 
   int n_kv_heads_ = 0, k_dim_ = 0, n_nibbles_ = 0;
   int capacity_ = 0;  // segments
   std::vector<Segment> segments_;
   std::vector<uint8_t> codes_;     // [n_kv_heads] CodesOfHead()
   std::vector<int8_t> centroids_;  // [n_kv_heads] CentroidsOfHead()
-  std::vector<float> scales_;      // [n_kv_heads, capacity_]
+  std::vector<float> scales_;      // [n_kv_heads] ScalesOfHead()
   std::vector<Codebook> books_;
   std::vector<int32_t> missing_;  // of the Refresh under way
   QueryMoment prompt_;

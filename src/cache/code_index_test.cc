@@ -260,6 +260,17 @@ TEST(CodeIndexTest, TakesTwoHundredthsOfTheCache) {
   EXPECT_GT(index.bytes(), keys.k.size() / 32);
 }
 
+TEST(CodeIndexTest, TakesNoMoreAfterGrowth) {
+  const MadeKeys keys(8192);
+  CodeIndex index;
+  KvView view = keys.View();
+  for (const int n_rows : {5120, 7168, 8192}) {
+    view.n_rows = n_rows;
+    Refresh(index, view, Segments(0, n_rows / kSegmentRows - 2));
+  }
+  EXPECT_LT(static_cast<double>(index.bytes()), 0.021 * 2 * static_cast<double>(keys.k.size()));
+}
+
 TEST(QueryMomentTest, KeepsTheLastRows) {
   constexpr int kDim = 16, kQueryHeads = 6;
   std::vector<float> q(static_cast<size_t>(300) * kQueryHeads * kDim);

