@@ -4,6 +4,7 @@
 #include <condense_version.h>
 #include <valgrind/callgrind.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -73,19 +74,25 @@ void CountCodes() {
   constexpr int kSegments = 128;
   CodedKeys coded({.n_segments = kSegments, .n_heads = kGroup});
   coded.Encode();
-  coded.Prepare();
+  coded.Step(kSegments);
   const int n_rows = static_cast<int>(coded.n_rows());
-  std::vector<int32_t> keys(coded.n_rows()), best(keys);
+  std::vector<int32_t> best(coded.n_rows() + 16);
+  std::vector<float> worth(coded.worths.begin(), coded.worths.begin() + n_rows);
+  std::nth_element(worth.begin(), worth.begin() + n_rows * 14 / 100, worth.end(), std::greater<>());
+  const float least = worth[static_cast<size_t>(n_rows * 14 / 100)];
   Count("codes_tables", [&] { coded.Tables(); });
   Count("codes_scan", [&] { coded.Scan(0, kSegments); });
-  coded.p = coded.estimates;
-  Count("codes_exp", [&] { coded.Exp(coded.p.data(), 0, kSegments); });
-  coded.p = coded.estimates;  // they were replaced twice
-  coded.Exp(coded.p.data(), 0, kSegments);
-  coded.Shares();
-  Count("codes_worth", [&] { coded.Worth(coded.p.data(), 0, kSegments); });
-  Count("codes_top",
-        [&] { TopScores(coded.worth.data(), n_rows, n_rows * 7 / 100, keys.data(), best.data()); });
+  int n = 0;
+  Count("codes_collect", [&] {
+    coded.Shares();
+    n = coded.Collect(0, kSegments, least);
+  });
+  Count("codes_top", [&] {
+    const ScoreList list{coded.worths.data(), coded.rows_found.data(), n};
+    int n_taken;
+    const TopCut cut = TopOfLists(&list, 1, n_rows * 7 / 100, 2 * least, &n_taken);
+    TakeTop(list, cut, n_taken, best.data());
+  });
   Count("codes_encode", [&] {
     EncodeCentroid(coded.Segment(1), coded.Tile(1), 1, &coded.scales[1]);
     coded.EncodeCodes(1);

@@ -94,7 +94,7 @@ CLI::App* AddCompare(CLI::App& app, CompareFlags& flags) {
   compare
       ->add_option("--policy", flags.policies,
                    "a policy to compare, once for each (`condense policies` lists them); default: "
-                   "mean at four sizes, quest")
+                   "condense at two sizes, mean at four, quest")
       ->type_name("SPEC")
       ->type_size(1)
       ->allow_extra_args(false);
@@ -125,7 +125,8 @@ CLI::App* AddRun(CLI::App& app, RunFlags& flags) {
       ->type_name("FILE");
   run->add_option("-p,--prompt", flags.decode.prompt, "the prompt, or the question about the file")
       ->type_name("TEXT");
-  run->add_option("--policy", flags.policy, "policy; default: $CONDENSE_POLICY, else dense")
+  run->add_option("--policy", flags.policy,
+                  "policy; default: $CONDENSE_POLICY, else condense:budget=8%")
       ->type_name("SPEC");
   run->add_option("-n,--predict", flags.n_generate, "tokens to generate at most")
       ->type_name("N")
@@ -239,7 +240,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
   env->add_option("--policy", arguments.env_policy,
-                  "policy for that program; default: none, which is dense")
+                  "policy for that program; default: none, which is condense:budget=8%")
       ->type_name("SPEC");
   CLI::App* policies = app.add_subcommand("policies", "list the policies and their keys");
   policies->add_flag("--json", arguments.policies_json, "as JSON");

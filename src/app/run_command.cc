@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <random>
 
@@ -139,9 +140,10 @@ int RunCommand(const RunFlags& flags) {
       std::chrono::duration<double>(Clock::now() - prefill_start).count();
   if (plugin->Counters().process.nodes == 0) {
     const std::string idle = "the plug-in is loaded but idle: it saw no attention of this model";
-    if (policy.value() != "dense")
+    const bool asked_for = !flags.policy.empty() || std::getenv("CONDENSE_POLICY") != nullptr;
+    if (asked_for && policy.value() != "dense")
       return Fail(kExitFailed, idle + ", so policy " + policy.value() + " cannot run");
-    PrintWarning(idle);
+    PrintWarning(idle + "; llama.cpp's own attention runs, dense");
   }
   const Result<std::string> in_force = plugin->SetPolicy(policy.value());
   if (!in_force.ok()) return Fail(kExitFailed, in_force.error());
@@ -183,7 +185,7 @@ int RunCommand(const RunFlags& flags) {
       static_cast<double>(n_prompt) / prefill_seconds, 100 * counters.total.ReadShare(),
       fallbacks.empty() ? "none" : fallbacks));
   if (!failure.empty()) return Fail(kExitFailed, failure);
-  if (n_steps > 0 && policy->rfind("dense", 0) != 0) {
+  if (n_steps > 0 && counters.process.nodes > 0 && policy->rfind("dense", 0) != 0) {
     const Status measured = CheckCounters(policy.value(), true, counters);
     if (!measured.ok()) return Fail(kExitFailed, measured.error());
   }

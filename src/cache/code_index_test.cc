@@ -73,7 +73,9 @@ std::vector<float> Estimates(const CodeIndex& index, const std::vector<int32_t>&
   std::vector<float> all;
   for (int h = 0; h < kHeads; ++h) {
     const CodesView view = index.View(h);
-    std::vector<float> q(view.dim), bases(view.n_segments), out(view.n_segments * kSegmentRows);
+    std::vector<float> q(view.dim), bases(view.n_segments), references(view.n_segments),
+        sums(view.n_segments);
+    std::vector<uint16_t> p(view.n_segments * kSegmentRows);
     for (int c = 0; c < view.dim; ++c) q[c] = static_cast<float>(c % 7 - 3);
     for (int32_t s : segments) {
       QueryTable table;
@@ -84,12 +86,16 @@ std::vector<float> Estimates(const CodeIndex& index, const std::vector<int32_t>&
       args.n_heads = 1;
       args.tables = &table;
       args.bases = bases.data();
-      args.bases_stride = bases.size();
-      args.estimates = out.data();
-      args.estimates_stride = out.size();
-      float max = 0;
-      ScanCodes(args, s, s + 1, &max);
-      all.insert(all.end(), out.begin() + s * kSegmentRows, out.begin() + (s + 1) * kSegmentRows);
+      args.segment_stride = bases.size();
+      args.p = p.data();
+      args.p_stride = p.size();
+      args.references = references.data();
+      args.sums = sums.data();
+      ScanCodes(args, s, s + 1);
+      for (int row = 0; row < kSegmentRows; ++row) {
+        const uint32_t bits = uint32_t{p[s * kSegmentRows + PlaceOfRow(row)]} << 16;
+        all.push_back(references[s] + std::log(std::bit_cast<float>(bits)));
+      }
     }
   }
   return all;

@@ -17,7 +17,7 @@ PluginState& PluginState::Get() {
 
 PluginState::PluginState() {
   const char* wanted = std::getenv("CONDENSE_POLICY");
-  const std::string spec = wanted != nullptr && *wanted != '\0' ? wanted : "dense";
+  const std::string spec = wanted != nullptr && *wanted != '\0' ? wanted : kDefaultPolicy;
   const Status status = SetPolicy(spec.c_str());
   if (!status.ok()) {
     LogWarning("CONDENSE_POLICY: " + status.error() + "; attention stays dense");

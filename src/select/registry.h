@@ -32,6 +32,9 @@ struct PolicyKey {
   bool always_printed = false;
 };
 
+// What attention follows where nobody says otherwise.
+inline constexpr const char* kDefaultPolicy = "condense";
+
 // Typed reading of a spec's keys: select/key_reader.h.
 class KeyReader;
 

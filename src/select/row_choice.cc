@@ -256,7 +256,8 @@ float RowChooser::ShortList(int part, float guess) {
   int32_t* rows = rows_.data() + static_cast<size_t>(n_fixed_) * kBlockRows;
   for (int i = 0; i < part; ++i) rows += n_taken[i];
   static thread_local std::vector<int32_t> own;
-  own.resize(n_taken[part] + kSpare);
+  // A part may hold all of them, and a step later a few more.
+  if (own.size() < budget_.n_keys + kSpare) own.resize(budget_.n_keys + 2 * kSegmentRows);
   TakeTop(lists[part], cut, n_taken[part], own.data());
   std::copy_n(own.data(), n_taken[part], rows);
   const std::span<uint16_t> mask(k_mask_, query_->visible.size());

@@ -128,6 +128,15 @@ class Completion(host.HostTest):
         self.assert_attended(stats.last(), sparse_steps=23 * 30)
         self.assertTrue(text.strip().startswith("60, 61, 62,"), text)
 
+    def test_without_a_policy_it_is_condense_at_8_percent(self):
+        text, _, stats = self.complete(host.tiny_model(), host.gpl_text(9000), 8, "-fa", "on", "-c", 8192, policy=None)
+        self.assertGreater(len(text.strip()), 0)
+        self.assertEqual(stats.last()["policy"], "condense:budget=8%")
+        self.assert_attended(stats.last(), sparse_steps=7 * N_LAYER)
+        self.assertLessEqual(stats.last()["kv_read_share"], 0.08)
+        short, _, stats = self.complete(host.tiny_model(), host.gpl_text(1500), 8, "-fa", "on", policy=None)
+        self.assertEqual(stats.last()["sparse_steps"], 0, "below 1,024 rows everything is read")
+
     def test_dense_answers_as_llama_cpp_does(self):
         own, _, _ = self.complete(host.default_model(), COUNTING, 32, "-fa", "on", with_plugin=False)
         ours, _, stats = self.complete(host.default_model(), COUNTING, 32, "-fa", "on", policy="dense")
