@@ -120,14 +120,14 @@ class Exponential {
 };
 
 // The numbers of one block of a segment from Pairs' words, in FP32.
-HWY_INLINE VF UpperHalf(VU16 words) {
+HWY_INLINE VF UpperRows(VU16 words) {
   return hn::BitCast(DF(), hn::And(hn::BitCast(DU32(), words), hn::Set(DU32(), 0xFFFF0000u)));
 }
-HWY_INLINE VF LowerHalf(VU16 words) {
+HWY_INLINE VF LowerRows(VU16 words) {
   return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::BitCast(DU32(), words)));
 }
 
-// The words of two blocks that UpperHalf and LowerHalf take apart.
+// The words of two blocks that UpperRows and LowerRows take apart.
 HWY_INLINE VU16 WordsOf(hn::Vec<DU32> lower, hn::Vec<DU32> upper) {
   return hn::BitCast(DU16(), hn::Or(lower, hn::ShiftLeft<16>(upper)));
 }
@@ -217,8 +217,8 @@ HWY_INLINE void ScanSegment(const ScanArgs& args, size_t s, const uint16_t* visi
       uint16_t* out = args.p + h * args.p_stride + s * kRows + 2 * g * kLanes;
       hn::StoreU(p.even, d16, out);
       hn::StoreU(p.odd, d16, out + kRows / 2);
-      sum[g] = hn::Add(hn::Add(LowerHalf(p.even), LowerHalf(p.odd)),
-                       hn::Add(UpperHalf(p.even), UpperHalf(p.odd)));
+      sum[g] = hn::Add(hn::Add(LowerRows(p.even), LowerRows(p.odd)),
+                       hn::Add(UpperRows(p.even), UpperRows(p.odd)));
     }
     args.sums[at] = SumOfLanes(sum);
   }

@@ -109,11 +109,12 @@ RowChooser::Run RowChooser::EntriesOf(int part, bool listed) const {
           first + static_cast<int>(n * (part + 1) / n_parts_)};
 }
 
-// Asks for the keys of a part of the entries, into the second-level cache.
-void RowChooser::FetchKeys(int part, bool listed) const {
+// Asks for the keys of the part of the entries that are read in any case, into the second-level
+// cache: they are used when the part's codes are through.
+void RowChooser::FetchKeys(int part) const {
   const KvView& kv = *query_->kv;
   const size_t bytes = kv.KeyBytes();
-  const auto [begin, end] = EntriesOf(part, listed);
+  const auto [begin, end] = EntriesOf(part, /*listed=*/false);
   for (int i = begin * kBlockRows; i < end * kBlockRows; ++i) {
     const std::byte* row = kv.KeyRow(kv_head_, rows_[i]);
     for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
@@ -151,7 +152,7 @@ void RowChooser::Logits(int part, bool listed) {
 }
 
 void RowChooser::Scan(int part) {
-  FetchKeys(part, /*listed=*/false);
+  FetchKeys(part);
   if (scans_) ScanPart(part);
   Logits(part, /*listed=*/false);
 }

@@ -57,7 +57,7 @@ class RowChooser {
   Run SegmentsOf(int part) const;
   void ListFixed();
   Run EntriesOf(int part, bool listed) const;
-  void FetchKeys(int part, bool listed) const;
+  void FetchKeys(int part) const;
   void ScanPart(int part);
   void Logits(int part, bool listed);
   bool HeadShares(float* factors, float* share) const;
