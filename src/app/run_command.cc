@@ -65,6 +65,12 @@ Result<std::string> UserText(const RunFlags& flags) {
   return text;
 }
 
+// Else the default is in force, where it can be.
+bool AskedForPolicy(const RunFlags& flags) {
+  const char* wanted = std::getenv("CONDENSE_POLICY");
+  return !flags.policy.empty() || (wanted != nullptr && *wanted != '\0');
+}
+
 }  // namespace
 
 int RunCommand(const RunFlags& flags) {
@@ -138,12 +144,12 @@ int RunCommand(const RunFlags& flags) {
   if (!logits.ok()) return Fail(kExitFailed, logits.error());
   const double prefill_seconds =
       std::chrono::duration<double>(Clock::now() - prefill_start).count();
-  if (plugin->Counters().process.nodes == 0) {
-    const std::string idle = "the plug-in is loaded but idle: it saw no attention of this model";
-    const bool asked_for = !flags.policy.empty() || std::getenv("CONDENSE_POLICY") != nullptr;
-    if (asked_for && policy.value() != "dense")
-      return Fail(kExitFailed, idle + ", so policy " + policy.value() + " cannot run");
-    PrintWarning(idle + "; llama.cpp's own attention runs, dense");
+  const bool idle = plugin->Counters().process.nodes == 0;
+  if (idle) {
+    const std::string words = "the plug-in is loaded but idle: it saw no attention of this model";
+    if (policy.value() != "dense" && AskedForPolicy(flags))
+      return Fail(kExitFailed, words + ", so policy " + policy.value() + " cannot run");
+    PrintWarning(words + "; llama.cpp's own attention runs, dense");
   }
   const Result<std::string> in_force = plugin->SetPolicy(policy.value());
   if (!in_force.ok()) return Fail(kExitFailed, in_force.error());
@@ -185,7 +191,7 @@ int RunCommand(const RunFlags& flags) {
       static_cast<double>(n_prompt) / prefill_seconds, 100 * counters.total.ReadShare(),
       fallbacks.empty() ? "none" : fallbacks));
   if (!failure.empty()) return Fail(kExitFailed, failure);
-  if (n_steps > 0 && counters.process.nodes > 0 && policy->rfind("dense", 0) != 0) {
+  if (n_steps > 0 && !idle && policy->rfind("dense", 0) != 0) {
     const Status measured = CheckCounters(policy.value(), true, counters);
     if (!measured.ok()) return Fail(kExitFailed, measured.error());
   }

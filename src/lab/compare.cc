@@ -363,7 +363,8 @@ Status CheckCounters(const std::string& policy, bool sparse, const CounterSnapsh
                     policy, total.dense_steps)};
   }
   const uint64_t allowed = counters.process.fallbacks[CONDENSE_FALLBACK_SHORT] +
-                           counters.process.fallbacks[CONDENSE_FALLBACK_LAYER];
+                           counters.process.fallbacks[CONDENSE_FALLBACK_LAYER] +
+                           counters.process.fallbacks[CONDENSE_FALLBACK_BUDGET];
   if (allowed == total.fallback_steps) return Status();
   std::string reasons;
   for (int reason = 0; reason < CONDENSE_FALLBACK_COUNT; ++reason) {

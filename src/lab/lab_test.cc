@@ -177,6 +177,16 @@ TEST(ObservedMass, DecisionsAndLayers) {
   EXPECT_DOUBLE_EQ(mass.EndDecision().mean, 0) << "nothing observed since";
 }
 
+TEST(CheckCounters, TakesTextsTooShortForTheBudget) {
+  CounterSnapshot counters;
+  counters.total.fallback_steps = 10;
+  counters.process.fallbacks[CONDENSE_FALLBACK_BUDGET] = 10;
+  EXPECT_TRUE(CheckCounters("condense", true, counters).ok());
+  counters.process.fallbacks[CONDENSE_FALLBACK_BUDGET] = 9;
+  counters.process.fallbacks[CONDENSE_FALLBACK_NAN] = 1;
+  EXPECT_FALSE(CheckCounters("condense", true, counters).ok());
+}
+
 TEST(CheckCounters, RefusesWhatIsNoMeasurement) {
   CounterSnapshot counters;
   EXPECT_NE(CheckCounters("mean", true, counters).error().find("idle"), std::string::npos);
