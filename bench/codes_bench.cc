@@ -2,14 +2,11 @@
 // and the upkeep (encoding, training). Part of condense_kernels_bench.
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "kernels/codes_case.h"
 #include "kernels/token_codes.h"
-#include "kernels/top.h"
 #include "kernels_report.h"
 
 namespace condense {
@@ -22,29 +19,20 @@ struct CodedHead : CodedKeys {
         best(static_cast<size_t>(n_rows) + kSpare) {
     Encode();
     Step(shape.n_segments);
-    // What the last of 7 % of the rows is worth, of which twice as many are looked at.
-    std::vector<float> worth(worths.begin(), worths.begin() + n_found);
-    std::nth_element(worth.begin(), worth.begin() + n_found * 14 / 100, worth.end(),
-                     std::greater<>());
-    least = worth[static_cast<size_t>(n_found * 14 / 100)];
+    least = WorthOfTwice(kPercent);
   }
   void Scan() { CodedKeys::Scan(0, shape.n_segments); }
   void Collect() {
     Shares();
     n_found = CodedKeys::Collect(0, shape.n_segments, least);
   }
-  void Top() {
-    const ScoreList list{worths.data(), rows_found.data(), n_found};
-    int n_taken;
-    const TopCut cut =
-        TopOfLists(&list, 1, shape.n_segments * kSegmentRows * 7 / 100, 2 * least, &n_taken);
-    TakeTop(list, cut, n_taken, best.data());
-  }
+  void Top() { CodedKeys::Top(kPercent, 2 * least, best.data()); }
   // What a scan reads.
   double bytes() const {
     return static_cast<double>(codes.size() + centroids.size() + sizeof(float) * scales.size());
   }
 
+  static constexpr int kPercent = 7;  // of the rows are taken
   float least = 0;
   std::vector<int32_t> best;
 };

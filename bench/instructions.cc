@@ -4,7 +4,6 @@
 #include <condense_version.h>
 #include <valgrind/callgrind.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -17,7 +16,6 @@
 #include "kernels/codes_case.h"
 #include "kernels/target.h"
 #include "kernels/test_case.h"
-#include "kernels/top.h"
 #include "select/registry.h"
 #include "select/test_cache.h"
 
@@ -75,24 +73,16 @@ void CountCodes() {
   CodedKeys coded({.n_segments = kSegments, .n_heads = kGroup});
   coded.Encode();
   coded.Step(kSegments);
-  const int n_rows = static_cast<int>(coded.n_rows());
+  constexpr int kPercent = 7;
+  const float least = coded.WorthOfTwice(kPercent);
   std::vector<int32_t> best(coded.n_rows() + 16);
-  std::vector<float> worth(coded.worths.begin(), coded.worths.begin() + n_rows);
-  std::nth_element(worth.begin(), worth.begin() + n_rows * 14 / 100, worth.end(), std::greater<>());
-  const float least = worth[static_cast<size_t>(n_rows * 14 / 100)];
   Count("codes_tables", [&] { coded.Tables(); });
   Count("codes_scan", [&] { coded.Scan(0, kSegments); });
-  int n = 0;
   Count("codes_collect", [&] {
     coded.Shares();
-    n = coded.Collect(0, kSegments, least);
+    coded.n_found = coded.Collect(0, kSegments, least);
   });
-  Count("codes_top", [&] {
-    const ScoreList list{coded.worths.data(), coded.rows_found.data(), n};
-    int n_taken;
-    const TopCut cut = TopOfLists(&list, 1, n_rows * 7 / 100, 2 * least, &n_taken);
-    TakeTop(list, cut, n_taken, best.data());
-  });
+  Count("codes_top", [&] { coded.Top(kPercent, 2 * least, best.data()); });
   Count("codes_encode", [&] {
     EncodeCentroid(coded.Segment(1), coded.Tile(1), 1, &coded.scales[1]);
     coded.EncodeCodes(1);

@@ -214,8 +214,9 @@ def operator_figures(programs, _):
     yield operator_figure("upkeep193_share", mean, "upkeep_share",
                           f"{SPARSE}: marking written rows and summarising blocks, share of a step")
     codes = arm(bench("select", "--policy", CODES), CODES)
-    yield operator_figure("codes_scan_share", codes, "select_share", f"{CODES}: scan, ranking and choice of values; keys' logits, which attention takes, "
-                          "are not in it")
+    yield operator_figure("codes_scan_share", codes, "select_share",
+                          f"{CODES}: scan, ranking and choice of values, share of the operator's time; keys' logits, which "
+                          "attention takes, are not in it")
     yield operator_figure("codes_memory_share", codes, "codes_memory_share",
                           f"{CODES}: codes, centroids and codebooks in memory over the K and V bytes of the cache; beside "
                           "it memory_share: everything that is kept")

@@ -58,10 +58,6 @@ BESIDE = ("mean:budget=8%", "mean:budget=5%", "quest:budget=12%", "quest:budget=
           "oracle:budget=3%")
 
 
-def sha256_of(path):
-    return fetch.sha256_of(path)
-
-
 def geometric_mean(values):
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
@@ -76,7 +72,7 @@ def check_texts(folder):
         path = folder / prefix.file
         if not path.is_file():
             raise NotMeasured(f"--texts: there is no {path}; wanted: {wanted} ({SOURCES})")
-        found = sha256_of(path)
+        found = fetch.sha256_of(path)
         if found != prefix.sha256:
             raise NotMeasured(f"--texts: {path} is another text than the figures are defined on (sha256 {found}, not "
                               f"{prefix.sha256})")

@@ -6,24 +6,18 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 
 #include "attention/observe.h"
 #include "attention/step.h"
 #include "attention/workspace.h"
+#include "base/clock.h"
 #include "base/result.h"
 #include "kernels/attend.h"
 
 namespace condense {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-uint64_t NsSince(Clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-}
 
 // Query rows of a prefill tile: 32 rows of a group of 3 fill the registers and keep scores in L2.
 constexpr int kTileQueries = 96;

@@ -101,8 +101,7 @@ void BlockChoice::ListRows(const Selection& selection, int first_set, int n_sets
   std::fill(to, rows.data() + n_lanes, to[-1]);
   std::vector<uint16_t>& lanes = any_;  // which has served
   lanes.assign(static_cast<size_t>(n_blocks), 0xFFFF);
-  if (const int rest = n_rows % kBlockRows; rest != 0)
-    lanes.back() = static_cast<uint16_t>((1u << rest) - 1);
+  if (!lanes.empty()) lanes.back() = LastLanes(n_rows);
   if (one_mask) {
     k_masks = lanes;
   } else {

@@ -21,6 +21,11 @@ inline constexpr int kChunkBlocks = kChunkRows / kBlockRows;
 constexpr int BlocksFor(int n_rows) { return (n_rows + kBlockRows - 1) / kBlockRows; }
 constexpr int ChunksFor(int n_rows) { return (n_rows + kChunkRows - 1) / kChunkRows; }
 
+// The lanes that n > 0 rows leave used in the last block they fill.
+constexpr uint16_t LastLanes(int n) {
+  return static_cast<uint16_t>(0xFFFF >> (BlocksFor(n) * kBlockRows - n));
+}
+
 struct RowRange {
   int begin = 0, end = 0;  // half-open
   bool operator==(const RowRange&) const = default;

@@ -1,17 +1,8 @@
 #include "bench/operator_arm.h"
 
-#include <chrono>
+#include "base/clock.h"
 
 namespace condense {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-uint64_t NsBetween(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(to - from).count();
-}
-
-}  // namespace
 
 OperatorArm::OperatorArm(const MadeCaches& caches, const MadeQueries& queries, const Policy& policy,
                          int n_layers, int n_step_layers, int n_query_rows, int n_threads)

@@ -15,7 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace condense {
 namespace HWY_NAMESPACE {
 
-// Calls function(lane) for every lane of the mask, ascending; returns how many there are.
+// Calls function(lane, number of lanes before it) for every lane of the mask, ascending; returns
+// how many there are.
 template <class Function>
 HWY_INLINE size_t ForLanes(hn::Mask<DI32> mask, const Function& function) {
   uint8_t bytes[8] = {};

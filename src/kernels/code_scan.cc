@@ -1,6 +1,6 @@
 // The scan over token codes: centroid logits, estimates by table look-ups in registers and their
-// exponentials. Table entries are bytes, and the two nibbles of a byte of
-// codes never add up to more than a byte; such sums are added in 16 bits, even and odd bytes apart.
+// exponentials. Table entries are bytes, and the two nibbles of a byte of codes never add up to
+// more than a byte; such sums are added in 16 bits, even and odd bytes apart.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -14,6 +14,7 @@
 //
 #include <hwy/foreach_target.h>
 //
+#include "kernels/code_rows-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,9 +22,7 @@ namespace condense {
 namespace HWY_NAMESPACE {
 
 using DU8 = hn::Repartition<uint8_t, DF>;
-using DU16 = hn::Repartition<uint16_t, DF>;
 using VU8 = hn::Vec<DU8>;
-using VU16 = hn::Vec<DU16>;
 
 constexpr size_t kRows = kSegmentRows;
 constexpr size_t kBlocks = kRows / 16;  // of 16 rows, a segment
@@ -119,14 +118,6 @@ class Exponential {
   int shift_;
 };
 
-// The numbers of one block of a segment from Pairs' words, in FP32.
-HWY_INLINE VF UpperRows(VU16 words) {
-  return hn::BitCast(DF(), hn::And(hn::BitCast(DU32(), words), hn::Set(DU32(), 0xFFFF0000u)));
-}
-HWY_INLINE VF LowerRows(VU16 words) {
-  return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::BitCast(DU32(), words)));
-}
-
 // The words of two blocks that UpperRows and LowerRows take apart.
 HWY_INLINE VU16 WordsOf(hn::Vec<DU32> lower, hn::Vec<DU32> upper) {
   return hn::BitCast(DU16(), hn::Or(lower, hn::ShiftLeft<16>(upper)));
@@ -144,9 +135,10 @@ HWY_INLINE hn::Vec<DU32> ExpOfCapped(hn::Vec<DU32> sums, float step, float base,
   // Steps of 2^-7 of a power of two, in the lower bits of 2^23 and more.
   constexpr float kMagic = 8388608.0f;
   const VF steps =
-      hn::MulAdd(value, hn::Set(d, 128 * 1.44269504f),
-                 hn::Set(d, kMagic + 16250.0f - CapReference(softcap) * (128 * 1.44269504f)));
-  const VF in_range = hn::Min(hn::Max(steps, hn::Set(d, kMagic + 128)), hn::Set(d, kMagic + 32000));
+      hn::MulAdd(value, hn::Set(d, kStepsOfLogit),
+                 hn::Set(d, kMagic + kStepsOfOne - CapReference(softcap) * kStepsOfLogit));
+  const VF in_range =
+      hn::Min(hn::Max(steps, hn::Set(d, kMagic + kLeastSteps)), hn::Set(d, kMagic + 32000));
   return hn::And(hn::BitCast(DU32(), in_range), hn::Set(DU32(), 0xFFFFu));
 }
 

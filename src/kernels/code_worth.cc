@@ -14,13 +14,12 @@
 #include <hwy/foreach_target.h>
 //
 #include "kernels/append-inl.h"
+#include "kernels/code_rows-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace condense {
 namespace HWY_NAMESPACE {
-
-using DU16 = hn::Repartition<uint16_t, DF>;
 
 constexpr size_t kRows = kSegmentRows;
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -116,7 +115,7 @@ void WorthOf(const float* p, size_t stride, size_t n_heads, const float* share, 
   }
 }
 
-// kFew heads whose factors are kept in registers; 0: any number.
+// kHeads heads whose factors are kept in registers; 0: any number.
 template <size_t kHeads>
 size_t Collect(const CollectArgs& args, size_t first, size_t last, float least,
                float* HWY_RESTRICT worths, int32_t* HWY_RESTRICT rows) {
@@ -124,7 +123,6 @@ size_t Collect(const CollectArgs& args, size_t first, size_t last, float least,
   const DI32 di;
   const size_t n_heads = kHeads != 0 ? kHeads : static_cast<size_t>(args.n_heads);
   const VF bound = hn::Set(d, least);
-  const auto upper = hn::Set(DU32(), 0xFFFF0000u);
   size_t n = 0;
   for (size_t s = first; s < last; ++s) {
     uint64_t counts = ~uint64_t{0};
@@ -134,16 +132,14 @@ size_t Collect(const CollectArgs& args, size_t first, size_t last, float least,
     for (size_t h = 0; h < kHeads; ++h)
       factors[h] = hn::Set(d, args.factors[h * args.segment_stride + s] * args.share[h]);
     for (size_t r = 0; r < kRows; r += kLanes) {
-      // PlaceOfRow.
-      const uint16_t* p = args.p + s * kRows + r % 32 / 16 * 32 + r % 16 * 2;
+      const uint16_t* p = args.p + s * kRows + PlaceOfRow(static_cast<int>(r % 32));
       VF worth = hn::Zero(d);
       for (size_t h = 0; h < n_heads; ++h) {
         const VF factor =
             kHeads != 0 ? factors[kHeads != 0 ? h : 0]
                         : hn::Set(d, args.factors[h * args.segment_stride + s] * args.share[h]);
-        const auto words = hn::BitCast(DU32(), hn::LoadU(DU16(), p + h * args.p_stride));
-        const auto bits = r < 32 ? hn::ShiftLeft<16>(words) : hn::And(words, upper);
-        worth = hn::MulAdd(hn::BitCast(d, bits), factor, worth);
+        const VU16 words = hn::LoadU(DU16(), p + h * args.p_stride);
+        worth = hn::MulAdd(r < 32 ? LowerRows(words) : UpperRows(words), factor, worth);
       }
       MF above = hn::Ge(worth, bound);
       if (counts != ~uint64_t{0}) {

@@ -2,14 +2,17 @@
 // codes and the comparison of bits between targets. Deterministic in the seed.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "kernels/test_case.h"
 #include "kernels/token_codes.h"
+#include "kernels/top.h"
 
 namespace condense {
 
@@ -142,6 +145,22 @@ class CodedKeys {
   }
   int Collect(int first, int last, float least, int at = 0) {
     return CollectRows(collect, first, last, least, worths.data() + at, rows_found.data() + at);
+  }
+
+  // After a step that found every row: what twice `percent` of them are worth or more.
+  float WorthOfTwice(int percent) const {
+    std::vector<float> sorted(worths.begin(), worths.begin() + n_found);
+    const int at = n_found * 2 * percent / 100;
+    std::nth_element(sorted.begin(), sorted.begin() + at, sorted.end(), std::greater<>());
+    return sorted[static_cast<size_t>(at)];
+  }
+  // The best `percent` of all rows among those collected, as a step ranks them; ids: [rows + 16].
+  void Top(int percent, float guess, int32_t* ids) const {
+    const ScoreList list{worths.data(), rows_found.data(), n_found};
+    int n_taken;
+    const int n_best = static_cast<int>(n_rows()) * percent / 100;
+    const TopCut cut = TopOfLists(&list, 1, n_best, guess, &n_taken);
+    TakeTop(list, cut, n_taken, ids);
   }
 
   // All passes, each cut into ranges of `step` segments as threads would; worths of all rows that

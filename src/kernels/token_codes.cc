@@ -151,12 +151,7 @@ HWY_INLINE bool AllFinite(const float* values, size_t n) {
   return hn::AllTrue(d, finite);
 }
 
-// A float's bits as a number are its logarithm in steps of 2^-23 (here, of its upper half, 2^-7) of
-// a power of two, but for a bow of up to 6.1 % in the float, of which half is taken off.
-constexpr float kStepsOfLogit = 128 * 1.44269504f;
-constexpr float kStepsOfOne = 127 * 128 - 5.5f;  // log2(1.0615) / 2 is .043
-constexpr int kLeastPower = 128;                 // 2^-126
-constexpr int kMostSteps = 217 * 128;            // from there to 2^91
+constexpr int kMostSteps = 217 * 128;  // from 2^-126 to 2^91
 
 // The largest sum of a row's products to be expected: three deviations above the mean, were all
 // codes equally frequent.
@@ -181,8 +176,8 @@ void SetExponential(QueryTable* table, size_t n_nibbles, int most) {
     constant -= steps * static_cast<float>(most);  // the largest p is 1
   } else {
     const float top = std::min(LargestSumExpected(*table, n_nibbles), static_cast<float>(most));
-    lowest = std::floor(std::max(0.0f, top - (kStepsOfOne - kLeastPower) / steps));
-    constant = kLeastPower;
+    lowest = std::floor(std::max(0.0f, top - (kStepsOfOne - kLeastSteps) / steps));
+    constant = kLeastSteps;
     most = std::clamp(static_cast<int>(kMostSteps / steps), 1, most - static_cast<int>(lowest));
   }
   table->lowest = static_cast<uint16_t>(lowest);

@@ -111,6 +111,12 @@ struct alignas(64) QueryTable {
   bool bounded = false;  // some sums are below the lowest or too far above it
   float reference = 0;
 };
+// A float's bits as a number are its logarithm in steps of 2^-23 (here, of its upper half, 2^-7) of
+// a power of two, but for a bow of up to 6.1 % in the float, of which half is taken off.
+inline constexpr float kStepsOfLogit = 128 * 1.44269504f;
+inline constexpr float kStepsOfOne = 127 * 128 - 5.5f;  // log2(1.0615) / 2 is .043
+inline constexpr int kLeastSteps = 128;                 // 2^-126
+
 // Of q [dim], softmax scale included. A q that is not finite gives offset NaN, so that every
 // estimate is NaN.
 void MakeQueryTable(const TokenCodebook& book, const float* q, float scale, QueryTable* table);

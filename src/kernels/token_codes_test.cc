@@ -305,7 +305,9 @@ TEST_P(TokenCodesTest, HiddenRowsGetNothingAndChangeNoOther) {
     const bool counts = HasRow(visible, static_cast<int>(r));
     for (size_t h = 0; h < 3; ++h)
       ASSERT_EQ(coded.P(static_cast<int>(r), static_cast<int>(h)), counts ? p[h * n_rows + r] : 0);
-    if (counts) ASSERT_EQ(coded.rows_found[static_cast<size_t>(at++)], static_cast<int>(r));
+    if (counts) {
+      ASSERT_EQ(coded.rows_found[static_cast<size_t>(at++)], static_cast<int>(r));
+    }
   }
   std::fill(visible.begin(), visible.end(), 0);
   coded.Step(9, visible.data());

@@ -35,6 +35,7 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
   first_ = parts.segments.front();
   last_ = parts.segments.back() + 1;
   stride_ = static_cast<size_t>(last_) * kSegmentRows + kStrideOffset;
+  least_worth_ = 0;
   part_.assign(n_parts, Part());
   ListFixed();
   const size_t n_logits = group_ * exact_stride_;
@@ -88,25 +89,20 @@ void RowChooser::ListFixed() {
   });
   std::fill(to, rows_.data() + rows_.size(), rows_[0]);
   lanes_.assign(n_entries, 0xFFFF);
-  const auto end_lanes = [&](int end, int n) {
-    if (n % kBlockRows != 0) lanes_[end - 1] = static_cast<uint16_t>((1u << n % kBlockRows) - 1);
-  };
-  end_lanes(n_fixed_, n_rows);
-  end_lanes(n_entries, n_listed);
+  lanes_[n_fixed_ - 1] = LastLanes(n_rows);
+  if (n_listed > 0) lanes_[n_entries - 1] = LastLanes(n_listed);
 }
 
-RowChooser::Run RowChooser::SegmentsOf(int part) const {
-  const int64_t n = last_ - first_;
-  return {first_ + static_cast<int>(n * part / n_parts_),
-          first_ + static_cast<int>(n * (part + 1) / n_parts_)};
+RowChooser::Run RowChooser::PartOf(int part, int first, int last) const {
+  const int64_t n = last - first;
+  return {first + static_cast<int>(n * part / n_parts_),
+          first + static_cast<int>(n * (part + 1) / n_parts_)};
 }
 
 // The part of the entries that are read in any case, or of the short list's.
 RowChooser::Run RowChooser::EntriesOf(int part, bool listed) const {
-  const int first = listed ? n_fixed_ : 0;
-  const int64_t n = (listed ? static_cast<int>(lanes_.size()) : n_fixed_) - first;
-  return {first + static_cast<int>(n * part / n_parts_),
-          first + static_cast<int>(n * (part + 1) / n_parts_)};
+  return listed ? PartOf(part, n_fixed_, static_cast<int>(lanes_.size()))
+                : PartOf(part, 0, n_fixed_);
 }
 
 // Asks for the keys of the part of the entries that are read in any case, into the second-level
@@ -121,7 +117,7 @@ void RowChooser::FetchKeys(int part) const {
   }
 }
 
-// Exact logits of a part of the entries from `first_entry` on.
+// Exact logits of the same entries.
 void RowChooser::Logits(int part, bool listed) {
   static thread_local std::vector<float> logits;
   static thread_local std::vector<const uint16_t*> masks;
@@ -244,8 +240,8 @@ bool RowChooser::TooFew() const {
   return n < budget_.n_keys;
 }
 
-float RowChooser::ShortList(int part, float guess) {
-  if (!scans_ || !part_[0].finite) return 0;
+void RowChooser::ShortList(int part, float guess) {
+  if (!scans_ || !part_[0].finite) return;
   // Every part finds out for itself: less work than to wait for one that does.
   static thread_local std::vector<ScoreList> lists;
   static thread_local std::vector<int> n_taken;
@@ -254,6 +250,7 @@ float RowChooser::ShortList(int part, float guess) {
   for (int i = 0; i < n_parts_; ++i)
     lists[i] = {worths_.data() + part_[i].begin, candidates_.data() + part_[i].begin, part_[i].n};
   const TopCut cut = TopOfLists(lists.data(), n_parts_, budget_.n_keys, guess, n_taken.data());
+  if (part == 0) least_worth_ = cut.least;
   int32_t* rows = rows_.data() + static_cast<size_t>(n_fixed_) * kBlockRows;
   for (int i = 0; i < part; ++i) rows += n_taken[i];
   static thread_local std::vector<int32_t> own;
@@ -263,7 +260,6 @@ float RowChooser::ShortList(int part, float guess) {
   std::copy_n(own.data(), n_taken[part], rows);
   const std::span<uint16_t> mask(k_mask_, query_->visible.size());
   for (int i = 0; i < n_taken[part]; ++i) AddRow(mask, own[i]);
-  return cut.least;
 }
 
 void RowChooser::ReadKeys(int part) {

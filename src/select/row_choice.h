@@ -37,13 +37,15 @@ class RowChooser {
   // Whether the parts hold rows enough together; else Collect goes lower. False, too, where there
   // is nothing to rank (all keys are read, or something is not finite).
   bool TooFew() const;
-  // The part's rows of the short list. Returns about what the last row of all is worth; guess: the
-  // same of a step ago.
-  float ShortList(int part, float guess);
+  // The part's rows of the short list. guess: least_worth() of a step ago.
+  void ShortList(int part, float guess);
   void ReadKeys(int part);  // of the short list
   // False where a logit or an estimate is not finite. What is known of the rows goes to `logits`,
   // whose buffers are taken over.
   bool ChooseValues(Selection::KeyLogits& logits);
+
+  // About what the last row of the whole short list is worth; 0 without a ranking.
+  float least_worth() const { return least_worth_; }
 
  private:
   struct Part {
@@ -54,7 +56,8 @@ class RowChooser {
   struct Run {  // half-open
     int begin, end;
   };
-  Run SegmentsOf(int part) const;
+  Run PartOf(int part, int first, int last) const;
+  Run SegmentsOf(int part) const { return PartOf(part, first_, last_); }
   void ListFixed();
   Run EntriesOf(int part, bool listed) const;
   void FetchKeys(int part) const;
@@ -73,6 +76,7 @@ class RowChooser {
   size_t stride_ = 0;         // of exponentials
   int n_fixed_ = 0;           // entries of 16 rows that are read in any case
   size_t exact_stride_ = 0;   // of exact logits: all entries' rows
+  float least_worth_ = 0;
 
   std::vector<Part> part_;
   std::vector<QueryTable> tables_;  // [n_parts, group]

@@ -6,12 +6,12 @@
 // the KV head's closed rows; rows outside A, anchor and window are left out.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "cache/code_index.h"
 #include "kernels/summary.h"
 #include "select/key_reader.h"
@@ -21,13 +21,6 @@
 
 namespace condense {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-uint64_t NsSince(Clock::time_point start) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
 
 // With fewer visible rows everything is read: 64 to 127 rows of window and the codes leave nothing
 // to choose with, and a codebook wants some hundred keys.
@@ -224,9 +217,6 @@ class CondensePolicy final : public Policy {
     // few others need a look. Where that was too much to ask, everything gets one.
     std::vector<float>& least = query.memory->least_worth;
     least.resize(n_heads, 0.0f);
-    static thread_local std::vector<float> kept_least;
-    std::vector<float>& next_least = kept_least;
-    next_least.resize(n_heads);
     bool finite = true;
     Clock::time_point start;
 #pragma omp parallel num_threads(query.n_threads) if (query.n_threads > 1)
@@ -254,8 +244,7 @@ class CondensePolicy final : public Policy {
 #pragma omp for schedule(static)
       for (int i = 0; i < n_all; ++i) {
         const int g = i / n_parts;
-        const float worth = choosers[g].ShortList(i % n_parts, least[g]);
-        if (i % n_parts == 0) next_least[g] = worth;
+        choosers[g].ShortList(i % n_parts, least[g]);
       }
 #pragma omp master
       start = Clock::now();
@@ -272,7 +261,7 @@ class CondensePolicy final : public Policy {
       }
     }
     means.Keep();
-    least = next_least;
+    for (int g = 0; g < n_heads; ++g) least[g] = choosers[g].least_worth();
     if (!finite) {
       selection.Reset();
       selection.reason = Fallback::kNan;
