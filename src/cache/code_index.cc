@@ -8,7 +8,10 @@
 namespace condense {
 namespace {
 
-constexpr size_t kMostBooks = 64;  // of one stream, the least recently used gives way
+// Of one stream, the least recently used gives way.
+constexpr size_t kMostBooks = 64;
+constexpr size_t kMostStrands = 32;  // as many sequences share a segment's rows at most
+constexpr uint64_t kAllRows = ~uint64_t{0};
 // Fewer segments than this are coded by the calling thread alone: one closes every 64 steps.
 constexpr int kParallelSegments = 4;
 
@@ -42,12 +45,27 @@ void QueryMoment::Add(const QueryRows& queries, int n_kv_heads, int most_rows) {
 }
 
 void CodeIndex::MarkWritten(int row) {
-  const size_t segment = row / kSegmentRows;
-  if (segment >= segments_.size()) return;
-  segments_[segment].book = -1;
-  segments_[segment].centroid = false;
+  const int segment = row / kSegmentRows;
+  if (segment >= capacity_) return;
+  const uint64_t bit = uint64_t{1} << (row % kSegmentRows);
+  TakeOver(segment, bit, /*by=*/nullptr);
   for (size_t b = 0; b < books_.size(); ++b) {
-    if (!books_[b].heads.empty() && books_[b].knew[segment]) DropBook(static_cast<int>(b));
+    const Codebook& book = books_[b];
+    if (book.heads.empty()) continue;
+    bool knew = book.knew[segment];
+    for (const auto& [s, rows] : book.knew_rows) knew |= s == segment && (rows & bit) != 0;
+    if (knew) DropBook(static_cast<int>(b));
+  }
+}
+
+// Rows of a segment are coded otherwise from now on, in the strand `by`, or not at all: strands
+// that stand for one of them stand for none of the segment.
+void CodeIndex::TakeOver(int segment, uint64_t rows, const Strand* by) {
+  for (Strand& strand : strands_) {
+    if (&strand == by || (strand.rows[segment] & rows) == 0) continue;
+    strand.rows[segment] = 0;
+    strand.segments[segment].book = -1;
+    strand.segments[segment].centroid = 0;
   }
 }
 
@@ -56,10 +74,9 @@ void CodeIndex::NoteQueries(const QueryRows& queries, int n_kv_heads) {
 }
 
 void CodeIndex::Forget() {
-  for (Segment& segment : segments_) {
-    segment.book = -1;
-    segment.centroid = false;
-  }
+  strands_.resize(1);
+  current_ = 0;
+  Clear(strands_[0]);
   for (Codebook& book : books_) book = Codebook();
 }
 
@@ -80,25 +97,43 @@ void CodeIndex::Resize(const KvView& view, int n_nibbles) {
   const int capacity = view.n_rows / kSegmentRows;
   if (capacity <= capacity_) return;
   std::vector<uint8_t> codes(n_kv_heads_ * CodeBytes(capacity, n_nibbles_));
-  std::vector<int8_t> centroids(n_kv_heads_ * CentroidBytes(capacity, k_dim_));
-  const size_t new_scales = CentroidBytes(capacity, 1);
-  std::vector<float> scales(n_kv_heads_ * new_scales);
   for (int h = 0; h < n_kv_heads_; ++h) {
     std::copy_n(codes_.begin() + h * CodesOfHead(), CodesOfHead(),
                 codes.begin() + h * CodeBytes(capacity, n_nibbles_));
-    std::copy_n(centroids_.begin() + h * CentroidsOfHead(), CentroidsOfHead(),
-                centroids.begin() + h * CentroidBytes(capacity, k_dim_));
-    std::copy_n(scales_.begin() + h * ScalesOfHead(), ScalesOfHead(),
-                scales.begin() + h * new_scales);
   }
   codes_ = std::move(codes);
-  centroids_ = std::move(centroids);
-  scales_ = std::move(scales);
-  capacity_ = capacity;
-  segments_.reserve(capacity);
-  segments_.resize(capacity);
+  const int old_capacity = std::exchange(capacity_, capacity);
+  for (Strand& strand : strands_) GrowStrand(strand, old_capacity);
   for (Codebook& book : books_) {
     if (!book.heads.empty()) book.knew.resize(capacity, false);
+  }
+}
+
+// To capacity_ segments.
+void CodeIndex::GrowStrand(Strand& strand, int old_capacity) const {
+  std::vector<int8_t> centroids(n_kv_heads_ * CentroidsOfHead());
+  std::vector<float> scales(n_kv_heads_ * ScalesOfHead());
+  const size_t old_centroids = CentroidBytes(old_capacity, k_dim_);
+  const size_t old_scales = CentroidBytes(old_capacity, 1);
+  for (int h = 0; h < n_kv_heads_ && old_capacity > 0; ++h) {
+    std::copy_n(strand.centroids.begin() + h * old_centroids, old_centroids,
+                centroids.begin() + h * CentroidsOfHead());
+    std::copy_n(strand.scales.begin() + h * old_scales, old_scales,
+                scales.begin() + h * ScalesOfHead());
+  }
+  strand.centroids = std::move(centroids);
+  strand.scales = std::move(scales);
+  strand.segments.reserve(capacity_);
+  strand.segments.resize(capacity_);
+  strand.rows.reserve(capacity_);
+  strand.rows.resize(capacity_, 0);
+}
+
+void CodeIndex::Clear(Strand& strand) {
+  std::fill(strand.rows.begin(), strand.rows.end(), 0);
+  for (Segment& segment : strand.segments) {
+    segment.book = -1;
+    segment.centroid = 0;
   }
 }
 
@@ -110,8 +145,10 @@ bool CodeIndex::TrainingIsDue(const Codebook& book, const Request& request) cons
 
 void CodeIndex::DropBook(int book) {
   books_[book] = Codebook();
-  for (Segment& segment : segments_) {
-    if (segment.book == book) segment.book = -1;
+  for (Strand& strand : strands_) {
+    for (Segment& segment : strand.segments) {
+      if (segment.book == book) segment.book = -1;
+    }
   }
 }
 
@@ -131,31 +168,36 @@ int CodeIndex::FreeBook() {
   return book;
 }
 
-SegmentKeys CodeIndex::KeysOf(const KvView& view, int kv_head, int segment) const {
+SegmentKeys CodeIndex::KeysOf(const KvView& view, int kv_head, int segment, uint64_t rows) const {
   return {.k = view.KeyRow(kv_head, segment * kSegmentRows),
           .k_stride = view.k_row,
           .k_type = view.k_type,
-          .dim = view.k_dim};
+          .dim = view.k_dim,
+          .counted = rows};
 }
 
-// The calling thread's share of Refresh: one KV head's centroids where they are not current, its
-// codebook where `train` says so, and the codes of `missing`.
-void CodeIndex::EncodeHead(const KvView& view, const Request& request, int kv_head,
-                           std::span<const int32_t> missing, Codebook& book, bool train) {
-  int8_t* centroids = centroids_.data() + kv_head * CentroidsOfHead();
-  float* scales = scales_.data() + kv_head * ScalesOfHead();
+// The calling thread's share of Refresh: one KV head's centroids where they are not current, the
+// codebook `at` where `train` says so, and the codes of what is missing.
+void CodeIndex::EncodeHead(const KvView& view, const Request& request, int kv_head, int at,
+                           bool train) {
+  Strand& strand = strands_[current_];
+  int8_t* centroids = strand.centroids.data() + kv_head * CentroidsOfHead();
+  float* scales = strand.scales.data() + kv_head * ScalesOfHead();
   const auto tile = [&](int s) {
     return centroids + static_cast<size_t>(s / kTileSegments) * kTileSegments * k_dim_;
   };
-  for (int32_t s : missing) {
-    if (segments_[s].centroid) continue;
-    EncodeCentroid(KeysOf(view, kv_head, s), tile(s), s % kTileSegments, scales + s);
+  for (const Missing& m : missing_) {
+    const int s = m.segment;
+    if (!m.anew) continue;
+    EncodeCentroid(KeysOf(view, kv_head, s, m.rows), tile(s), s % kTileSegments, scales + s);
   }
   if (train) {
+    Codebook& book = books_[at];
     TrainArgs args;
-    args.keys = KeysOf(view, kv_head, 0);
+    args.keys = KeysOf(view, kv_head, 0, ~uint64_t{0});
     args.segments = request.segments.data();
     args.n_segments = static_cast<int>(request.segments.size());
+    args.counted = counted_.data();
     args.centroids = centroids;
     args.centroid_scales = scales;
     if (book.weighted) {
@@ -165,9 +207,11 @@ void CodeIndex::EncodeHead(const KvView& view, const Request& request, int kv_he
     book.heads[kv_head] = TrainCodebook(args);
   }
   uint8_t* codes = codes_.data() + kv_head * CodesOfHead();
-  for (int32_t s : missing) {
-    EncodeSegment(book.heads[kv_head], KeysOf(view, kv_head, s), tile(s), s % kTileSegments,
-                  scales[s], codes + CodeBytes(s, n_nibbles_));
+  for (const Missing& m : missing_) {
+    const int s = m.segment;
+    EncodeSegment(books_[m.book >= 0 ? m.book : at].heads[kv_head],
+                  KeysOf(view, kv_head, s, m.rows), tile(s), s % kTileSegments, scales[s],
+                  codes + CodeBytes(s, n_nibbles_));
   }
 }
 
@@ -177,7 +221,14 @@ int CodeIndex::NewBook(const Request& request) {
   Codebook& book = books_[at];
   book.heads.resize(n_kv_heads_);
   book.knew.assign(capacity_, false);
-  for (int32_t s : request.segments) book.knew[s] = true;
+  for (size_t i = 0; i < request.segments.size(); ++i) {
+    const int32_t s = request.segments[i];
+    if (counted_[i] == kAllRows) {
+      book.knew[s] = true;
+    } else {
+      book.knew_rows.emplace_back(s, counted_[i]);
+    }
+  }
   book.n_segments = static_cast<int>(request.segments.size());
   book.weighted = HasQueries(request);
   ++n_trained_;
@@ -187,45 +238,150 @@ int CodeIndex::NewBook(const Request& request) {
 // Frees codebooks that no segment is coded in any more.
 void CodeIndex::FreeUnused() {
   std::array<bool, kMostBooks> used = {};
-  for (const Segment& segment : segments_) {
-    if (segment.book >= 0) used[segment.book] = true;
+  for (const Strand& strand : strands_) {
+    for (const Segment& segment : strand.segments) {
+      if (segment.book >= 0) used[segment.book] = true;
+    }
   }
   for (size_t b = 0; b < books_.size(); ++b) {
     if (!used[b]) books_[b] = Codebook();
   }
 }
 
-void CodeIndex::Refresh(const KvView& view, const Request& request) {
-  CONDENSE_CHECK(!request.segments.empty());
-  Resize(view, request.n_nibbles);
-  // The newest coded segment tells the sequence's codebook: of older ones, another sequence with
-  // the same beginning may have taken over the codes.
+// Whether the strand stands for other rows, and for none of the request's, in a segment of it.
+bool CodeIndex::Conflicts(const Strand& strand, const Request& request, int* n_common) const {
+  *n_common = 0;
+  for (int32_t s : request.segments) {
+    if (strand.rows[s] == 0) continue;
+    if ((strand.rows[s] & request.Rows(s)) == 0) return true;
+    ++*n_common;
+  }
+  return false;
+}
+
+// The strand of the request's rows: that with most of them, or a free one.
+size_t CodeIndex::FindStrand(const Request& request) {
+  size_t best = strands_.size();
+  int best_common = -1;
+  for (size_t i = 0; i < strands_.size(); ++i) {
+    int n_common;
+    if (Conflicts(strands_[i], request, &n_common) || n_common <= best_common) continue;
+    best = i;
+    best_common = n_common;
+  }
+  if (best < strands_.size()) return best;
+  if (strands_.size() < kMostStrands) {
+    strands_.emplace_back();
+    GrowStrand(strands_.back(), 0);
+    return best;
+  }
+  const auto oldest =
+      std::min_element(strands_.begin(), strands_.end(),
+                       [](const Strand& a, const Strand& b) { return a.last_used < b.last_used; });
+  Clear(*oldest);
+  return oldest - strands_.begin();
+}
+
+// Where another strand stands for rows of the segment that the request sees, the current one takes
+// its centroid and codes: all of the rows, or some beside rows that the request does not see (a
+// fork's beginning, which both go on to see).
+void CodeIndex::TakeFromOthers(int segment, uint64_t rows) {
+  Strand& to = strands_[current_];
+  const Strand* from = nullptr;
+  for (const Strand& other : strands_) {
+    const uint64_t theirs = other.rows[segment];
+    if (&other == &to || other.segments[segment].book < 0 || (theirs & rows) == 0) continue;
+    if ((rows & ~theirs) == 0) {
+      from = &other;
+      break;
+    }
+    if (from == nullptr && (theirs & ~rows) != 0 && to.rows[segment] == 0) from = &other;
+  }
+  if (from == nullptr) return;
+  to.segments[segment] = from->segments[segment];
+  to.rows[segment] = from->rows[segment];
+  const int tile = segment / kTileSegments, lane = segment % kTileSegments;
+  for (int h = 0; h < n_kv_heads_; ++h) {
+    const size_t first = h * CentroidsOfHead() + CentroidBytes(tile * kTileSegments, k_dim_) + lane;
+    for (int c = 0; c < k_dim_; ++c) {
+      const size_t at = first + static_cast<size_t>(c) * kTileSegments;
+      to.centroids[at] = from->centroids[at];
+    }
+    const size_t scale = h * ScalesOfHead() + segment;
+    to.scales[scale] = from->scales[scale];
+  }
+}
+
+// Fills missing_; returns the newest coded segment's codebook, -1 without one. It tells which the
+// sequence's own is: of older segments, another sequence with the same beginning may have taken
+// over the codes.
+int CodeIndex::FindMissing(const Request& request) {
+  Strand& strand = strands_[current_];
   int at = -1;
   missing_.clear();
   for (int32_t s : request.segments) {
-    if (segments_[s].book >= 0) {
-      at = segments_[s].book;
+    const uint64_t rows = request.Rows(s);
+    const bool current = (rows & ~strand.rows[s]) == 0 && strand.segments[s].book >= 0;
+    if (!current) TakeFromOthers(s, rows);
+    const Segment& segment = strand.segments[s];
+    const uint64_t have = strand.rows[s];
+    if ((rows & ~have) == 0) {
+      if (segment.book >= 0) {
+        at = segment.book;
+      } else {
+        missing_.push_back({.segment = s, .anew = segment.centroid == 0, .rows = have});
+      }
+    } else if (segment.book >= 0 && (have & ~rows) != 0) {
+      // Beside what another sequence has of the segment, by the same centroid.
+      const auto book = static_cast<int16_t>(segment.book);
+      missing_.push_back({.segment = s, .book = book, .anew = false, .rows = rows & ~have});
     } else {
-      missing_.push_back(s);
+      missing_.push_back({.segment = s, .rows = rows});
     }
   }
+  return at;
+}
+
+// The same where a codebook is to be trained: all is coded anew.
+void CodeIndex::MissAll(const Request& request) {
+  const Strand& strand = strands_[current_];
+  missing_.clear();
+  counted_.clear();
+  for (int32_t s : request.segments) {
+    const uint64_t rows = request.Rows(s), have = strand.rows[s];
+    const bool keep = (rows & ~have) == 0 && strand.segments[s].centroid != 0;
+    missing_.push_back({.segment = s, .anew = !keep, .rows = keep ? have : rows});
+    counted_.push_back(rows);
+  }
+}
+
+void CodeIndex::Refresh(const KvView& view, const Request& request) {
+  CONDENSE_CHECK(!request.segments.empty());
+  Resize(view, request.n_nibbles);
+  current_ = FindStrand(request);
+  Strand& strand = strands_[current_];
+  strand.last_used = ++clock_;
+  int at = FindMissing(request);
   const bool train = at < 0 || TrainingIsDue(books_[at], request);
   if (train) {
+    MissAll(request);
     at = NewBook(request);
-    missing_.assign(request.segments.begin(), request.segments.end());
   }
-  Codebook& book = books_[at];
-  book.last_used = ++clock_;
+  books_[at].last_used = ++clock_;
   if (missing_.empty()) return;
   const bool parallel =
       request.n_threads > 1 && static_cast<int>(missing_.size()) >= kParallelSegments;
 #pragma omp parallel for num_threads(request.n_threads) if (parallel) schedule(dynamic, 1)
-  for (int h = 0; h < n_kv_heads_; ++h) EncodeHead(view, request, h, missing_, book, train);
-  for (int32_t s : missing_) {
-    Segment& segment = segments_[s];
-    segment.book = static_cast<int16_t>(at);
-    if (!segment.centroid) segment.stamp = ++clock_;
-    segment.centroid = true;
+  for (int h = 0; h < n_kv_heads_; ++h) EncodeHead(view, request, h, at, train);
+  for (const Missing& m : missing_) {
+    Segment& segment = strand.segments[m.segment];
+    const bool beside = m.book >= 0;
+    uint64_t& rows = strand.rows[m.segment];
+    rows = beside ? rows | m.rows : m.rows;
+    segment.book = static_cast<int16_t>(beside ? m.book : at);
+    if (m.anew || beside) segment.stamp = ++clock_;
+    segment.centroid = 1;
+    TakeOver(m.segment, m.rows, &strand);
   }
   n_coded_ += missing_.size();
   if (train) FreeUnused();
@@ -237,16 +393,21 @@ CodesView CodeIndex::View(int kv_head) const {
   view.n_nibbles = n_nibbles_;
   view.n_segments = capacity_;
   view.codes = codes_.data() + kv_head * CodesOfHead();
-  view.centroids = centroids_.data() + kv_head * CentroidsOfHead();
-  view.centroid_scales = scales_.data() + kv_head * ScalesOfHead();
+  const Strand& strand = strands_[current_];
+  view.centroids = strand.centroids.data() + kv_head * CentroidsOfHead();
+  view.centroid_scales = strand.scales.data() + kv_head * ScalesOfHead();
   return view;
 }
 
 size_t CodeIndex::bytes() const {
-  size_t n = codes_.capacity() + centroids_.capacity() + sizeof(float) * scales_.capacity() +
-             sizeof(Segment) * segments_.capacity() + sizeof(float) * prompt_.mean.capacity();
+  size_t n = codes_.capacity() + sizeof(float) * prompt_.mean.capacity();
+  for (const Strand& strand : strands_) {
+    n += strand.centroids.capacity() + sizeof(float) * strand.scales.capacity() +
+         sizeof(Segment) * strand.segments.capacity() + sizeof(uint64_t) * strand.rows.capacity();
+  }
   for (const Codebook& book : books_) {
-    n += sizeof(book) + book.knew.capacity() / 8;
+    n += sizeof(book) + book.knew.capacity() / 8 +
+         sizeof(book.knew_rows[0]) * book.knew_rows.capacity();
     for (const TokenCodebook& head : book.heads) n += head.bytes();
   }
   return n;

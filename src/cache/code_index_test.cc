@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <random>
 
@@ -70,13 +71,14 @@ void Refresh(CodeIndex& index, const KvView& view, const std::vector<int32_t>& s
   index.Refresh(view, request);
 }
 
-// Estimates of the rows of `segments`, every KV head, one query of whole numbers.
-std::vector<float> Estimates(const CodeIndex& index, const std::vector<int32_t>& segments) {
+// Estimates of the rows of `segments` that are in `visible`, every KV head, one query of whole
+// numbers.
+std::vector<float> Estimates(const CodeIndex& index, const std::vector<int32_t>& segments,
+                             const RowMask& visible = {}) {
   std::vector<float> all;
   for (int h = 0; h < kHeads; ++h) {
     const CodesView view = index.View(h);
-    std::vector<float> q(view.dim), bases(view.n_segments), references(view.n_segments),
-        sums(view.n_segments);
+    std::vector<float> q(view.dim), bases(view.n_segments), references(bases), sums(bases);
     std::vector<uint16_t> p(view.n_segments * kSegmentRows);
     for (int c = 0; c < view.dim; ++c) q[c] = static_cast<float>(c % 7 - 3);
     for (int32_t s : segments) {
@@ -89,13 +91,15 @@ std::vector<float> Estimates(const CodeIndex& index, const std::vector<int32_t>&
       args.tables = &table;
       args.bases = bases.data();
       args.segment_stride = bases.size();
+      args.visible = visible.empty() ? nullptr : visible.data();
       args.p = p.data();
       args.p_stride = p.size();
       args.references = references.data();
       args.sums = sums.data();
       ScanCodes(args, s, s + 1);
-      for (int row = 0; row < kSegmentRows; ++row) {
-        const uint32_t bits = uint32_t{p[s * kSegmentRows + PlaceOfRow(row)]} << 16;
+      for (int r = s * kSegmentRows; r < (s + 1) * kSegmentRows; ++r) {
+        if (!visible.empty() && !HasRow(visible, r)) continue;
+        const uint32_t bits = uint32_t{p[s * kSegmentRows + PlaceOfRow(r % kSegmentRows)]} << 16;
         all.push_back(references[s] + std::log(std::bit_cast<float>(bits)));
       }
     }
@@ -228,6 +232,151 @@ TEST(CodeIndexTest, ForkedSequencesDoNotTrainByTurns) {
   }
   EXPECT_LE(index.n_trained(), 2u);
   EXPECT_LE(index.n_coded(), 40u + 50u);
+}
+
+// Two sequences that own every other row of the segments from `begin` on, and each its segments
+// before.
+struct SideBySide {
+  RowMask visible[2];
+  std::vector<int32_t> segments[2];
+  int begin, end;
+
+  SideBySide(int own, int shared, int n_segments) : begin(2 * own), end(begin + shared) {
+    for (int i = 0; i < 2; ++i) {
+      visible[i].assign(static_cast<size_t>(n_segments) * kSegmentRows / kBlockRows, 0);
+      AddRange(visible[i], {own * i * kSegmentRows, own * (i + 1) * kSegmentRows});
+      segments[i] = Segments(own * i, own * (i + 1));
+      for (int s = begin; s < end; ++s) Close(i, s);
+    }
+  }
+  void Close(int i, int s) {
+    segments[i].push_back(s);
+    for (int r = i; r < kSegmentRows; r += 2) AddRow(visible[i], s * kSegmentRows + r);
+  }
+  void Refresh(CodeIndex& index, const KvView& view, int i) const {
+    CodeIndex::Request request;
+    request.segments = segments[i];
+    request.visible = visible[i];
+    index.Refresh(view, request);
+  }
+  std::vector<float> Estimated(const CodeIndex& index, int i) const {
+    return Estimates(index, segments[i], visible[i]);
+  }
+};
+
+TEST(CodeIndexTest, RowsByTurnsAreCodedAsEachSequenceAloneWouldCodeThem) {
+  MadeKeys keys(64 * 60);
+  SideBySide both(/*own=*/16, /*shared=*/0, 60);
+  // What neither sees may be anything: no estimate hears of it.
+  for (int r = 59 * 64; r < 60 * 64; ++r)
+    std::memset(keys.k.data() + r * keys.row_bytes, 0xFF, keys.row_bytes);
+  CodeIndex together, alone[2];
+  for (int s = 32; s < 60; ++s) {  // 28 segments close one after the other
+    for (int i = 0; i < 2; ++i) both.Close(i, s);
+    if (s == 59) {
+      for (int r = 59 * 64 + 1; r < 60 * 64; r += 2) keys.Rewrite(r, r);
+      both.segments[0].pop_back();
+    }
+    for (int i = 0; i < 2; ++i) {
+      both.Refresh(together, keys.View(), i);
+      both.Refresh(alone[i], keys.View(), i);
+      ASSERT_EQ(both.Estimated(together, i), both.Estimated(alone[i], i)) << s;
+    }
+  }
+  for (float estimate : both.Estimated(together, 1)) EXPECT_TRUE(std::isfinite(estimate));
+  EXPECT_EQ(together.n_strands(), 2u);
+  EXPECT_EQ(together.n_trained(), 2u);
+  EXPECT_EQ(together.n_coded(), alone[0].n_coded() + alone[1].n_coded());
+}
+
+TEST(CodeIndexTest, SequencesSideBySideDoNotCodeByTurns) {
+  const MadeKeys keys(64 * 300);
+  // Of unlike length: the one's codebook would be of too many segments for the other.
+  SideBySide both(/*own=*/70, /*shared=*/2, 300);
+  both.segments[1].erase(both.segments[1].begin(), both.segments[1].begin() + 60);
+  CodeIndex index;
+  uint64_t n_segments = 0;
+  for (int s = 142; s < 150; ++s) {
+    for (int i = 0; i < 2; ++i) both.Close(i, s);
+    for (int step = 0; step < 32; ++step) {
+      for (int i = 0; i < 2; ++i) both.Refresh(index, keys.View(), i);
+    }
+    n_segments = both.segments[0].size() + both.segments[1].size();
+    EXPECT_EQ(index.n_coded(), n_segments) << s;
+  }
+  EXPECT_EQ(index.n_trained(), 2u);
+}
+
+TEST(CodeIndexTest, AnothersRowsAreRewrittenWithoutATrace) {
+  MadeKeys keys(64 * 60);
+  SideBySide both(/*own=*/10, /*shared=*/20, 60);
+  CodeIndex index;
+  for (int i : {0, 1}) both.Refresh(index, keys.View(), i);
+  both.Refresh(index, keys.View(), 0);
+  const std::vector<float> before = both.Estimated(index, 0);
+  const uint64_t n_coded = index.n_coded();
+  // The second sequence goes, and a third takes its cells.
+  for (int r = 10 * 64; r < 40 * 64; ++r) {
+    if (HasRow(both.visible[0], r)) continue;
+    keys.Rewrite(r, 7000 + r);
+    index.MarkWritten(r);
+    both.Refresh(index, keys.View(), 0);
+  }
+  EXPECT_EQ(both.Estimated(index, 0), before);
+  EXPECT_EQ(index.n_coded(), n_coded);
+  EXPECT_EQ(index.n_trained(), 2u);
+  // Nothing of the second is left.
+  CodeIndex fresh;
+  for (CodeIndex* each : {&index, &fresh}) both.Refresh(*each, keys.View(), 1);
+  EXPECT_EQ(both.Estimated(index, 1), both.Estimated(fresh, 1));
+  EXPECT_EQ(index.n_strands(), 2u);
+  // A row of its own.
+  both.Refresh(index, keys.View(), 0);
+  keys.Rewrite(21 * 64 + 2, 5);
+  index.MarkWritten(21 * 64 + 2);
+  fresh.Forget();
+  for (CodeIndex* each : {&index, &fresh}) both.Refresh(*each, keys.View(), 0);
+  EXPECT_EQ(both.Estimated(index, 0), both.Estimated(fresh, 0));
+}
+
+// Two sequences with the same beginning that ends within a segment: the rows after it are the
+// first's and the second's.
+TEST(CodeIndexTest, AForkWithinASegmentIsCodedOnce) {
+  const MadeKeys keys(64 * 60);
+  SideBySide both(/*own=*/0, /*shared=*/40, 60);
+  for (int i : {0, 1}) AddRange(both.visible[i], {0, 20 * 64 + 21});
+  CodeIndex index;
+  for (int step = 0; step < 5; ++step) {
+    for (int i : {0, 1}) both.Refresh(index, keys.View(), i);
+  }
+  EXPECT_EQ(index.n_trained(), 1u);
+  EXPECT_EQ(index.n_coded(), 40u + 1 + 19);
+  // Both read the same codes of what they share.
+  RowMask common(240, 0);
+  AddRange(common, {0, 20 * 64 + 21});
+  both.Refresh(index, keys.View(), 0);
+  const std::vector<float> first = Estimates(index, Segments(0, 21), common);
+  both.Refresh(index, keys.View(), 1);
+  EXPECT_EQ(Estimates(index, Segments(0, 21), common), first);
+}
+
+TEST(CodeIndexTest, MoreSequencesThanStrandsStillCode) {
+  const MadeKeys keys(64 * 20);
+  CodeIndex index;
+  CodeIndex::Request request;
+  const std::vector<int32_t> segments = Segments(0, 20);
+  request.segments = segments;
+  for (int i = 0; i < 64; ++i) {  // a row of each segment each
+    RowMask visible(80, 0);
+    for (int s = 0; s < 20; ++s) AddRow(visible, s * 64 + i);
+    request.visible = visible;
+    index.Refresh(keys.View(), request);
+    CodeIndex alone;
+    alone.Refresh(keys.View(), request);
+    EXPECT_EQ(Estimates(index, segments, visible), Estimates(alone, segments, visible)) << i;
+  }
+  EXPECT_EQ(index.n_strands(), 32u);
+  EXPECT_EQ(index.n_coded(), 64u * 20);
 }
 
 TEST(CodeIndexTest, TrainedWithoutQueriesIsTrainedAgainWithThem) {

@@ -1,6 +1,7 @@
 // Training of a token codebook: channel weights, bits, packing into nibbles, k-means.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -176,21 +177,39 @@ std::vector<float> ChannelWeights(const float* moment, size_t dim) {
   return weights;
 }
 
+// Rows that do not count give way to the next one that does: y, [dim][64].
+void FillUncounted(uint64_t counted, size_t dim, float* y) {
+  if (counted == ~uint64_t{0}) return;
+  std::array<size_t, kSegmentRows> source;
+  for (size_t r = 0; r < kSegmentRows; ++r) {
+    const uint64_t from = counted >> r;
+    source[r] = static_cast<size_t>(from != 0 ? static_cast<int>(r) + std::countr_zero(from)
+                                              : std::countr_zero(counted));
+  }
+  for (size_t c = 0; c < dim; ++c, y += kSegmentRows) {
+    const float first = y[source[kSegmentRows - 1]];  // for rows past the last that counts
+    for (size_t r = 0; r < kSegmentRows; ++r) y[r] = source[r] >= r ? y[source[r]] : first;
+  }
+}
+
 CodeSample MakeSample(const TrainArgs& args, const std::vector<float>& weights) {
   CodeSample sample;
   sample.dim = weights.size();
   const int n_used = std::min(args.n_segments, kMostTrainSegments);
   sample.y.resize(static_cast<size_t>(n_used) * kSegmentRows * sample.dim);
   for (int i = 0; i < n_used; ++i) {
-    const size_t s =
-        static_cast<size_t>(args.segments[int64_t{i} * args.n_segments / std::max(n_used, 1)]);
+    const int64_t at = int64_t{i} * args.n_segments / std::max(n_used, 1);
+    const size_t s = static_cast<size_t>(args.segments[at]);
     if (!std::isfinite(args.centroid_scales[s])) continue;  // rows that are not finite
     const int8_t* tile = args.centroids + s / kTileSegments * kTileSegments * sample.dim;
     SegmentKeys keys = args.keys;
     keys.k += s * kSegmentRows * keys.k_stride;
     HWY_DYNAMIC_DISPATCH(Weigh)
     (keys, tile + s % kTileSegments, args.centroid_scales[s], weights.data(),
-     sample.channel(sample.n_segments++, 0));
+     sample.channel(sample.n_segments, 0));
+    if (args.counted != nullptr)
+      FillUncounted(args.counted[at], sample.dim, sample.channel(sample.n_segments, 0));
+    ++sample.n_segments;
   }
   return sample;
 }

@@ -9,6 +9,7 @@
 //
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -26,20 +27,35 @@ constexpr size_t kMostDim = 256;
 constexpr size_t kMostCoded = kMostNibbles * kNibbleChannels;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// mean[c] of the 64 rows, added in ascending order. False where one is not finite.
-template <KvType kType>
-HWY_INLINE bool MeanKey(const SegmentKeys& keys, float* mean) {
+// mean[c] of n rows, row_at(0) … row_at(n - 1), added in this order. False where one is not finite.
+template <KvType kType, class RowAt>
+HWY_INLINE bool MeanOfRows(const SegmentKeys& keys, size_t n, const RowAt& row_at, float* mean) {
   const DF d;
   MF finite = hn::Eq(hn::Zero(d), hn::Zero(d));
+  const VF share = hn::Set(d, 1.0f / static_cast<float>(n));
   for (size_t c = 0; c < static_cast<size_t>(keys.dim); c += kLanes) {
-    VF sum = Stored<kType>::Load(keys.k, c);
-    for (size_t r = 1; r < kRows; ++r)
-      sum = hn::Add(sum, Stored<kType>::Load(keys.k + r * keys.k_stride, c));
-    sum = hn::Mul(sum, hn::Set(d, 1.0f / kRows));
+    VF sum = Stored<kType>::Load(keys.k + row_at(0) * keys.k_stride, c);
+    for (size_t i = 1; i < n; ++i)
+      sum = hn::Add(sum, Stored<kType>::Load(keys.k + row_at(i) * keys.k_stride, c));
+    sum = hn::Mul(sum, share);
     finite = hn::And(finite, hn::Eq(hn::Sub(sum, sum), hn::Zero(d)));
     hn::StoreU(sum, d, mean + c);
   }
   return hn::AllTrue(d, finite);
+}
+
+// The same of the rows that count, ascending.
+template <KvType kType>
+HWY_INLINE bool MeanKey(const SegmentKeys& keys, float* mean) {
+  if (keys.counted == ~uint64_t{0})
+    return MeanOfRows<kType>(
+        keys, kRows, [](size_t i) HWY_ATTR { return i; }, mean);
+  size_t rows[kRows];
+  size_t n = 0;
+  for (uint64_t left = keys.counted; left != 0; left &= left - 1)
+    rows[n++] = static_cast<size_t>(std::countr_zero(left));
+  return MeanOfRows<kType>(
+      keys, n, [&rows](size_t i) HWY_ATTR { return rows[i]; }, mean);
 }
 
 void EncodeCentroid(const SegmentKeys& keys, int8_t* tile, size_t lane, float* scale) {
@@ -95,6 +111,10 @@ void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int
                    float scale, uint8_t* codes) {
   HWY_ALIGN float y[kMostCoded * kRows];
   HWY_ALIGN uint8_t nibbles[2][kRows];
+  HWY_ALIGN uint8_t written[kRows];  // 0xFF where the row at this place counts; not where all do
+  const bool all = keys.counted == ~uint64_t{0};
+  for (size_t r = 0; r < kRows && !all; ++r)
+    written[r % 16 * 4 + r / 16] = (keys.counted >> r & 1) != 0 ? 0xFF : 0;
   WithType(keys.k_type,
            [&]<KvType kType>() HWY_ATTR { CodedChannels<kType>(book, keys, tile, scale, y); });
   for (size_t n = 0; n < static_cast<size_t>(book.n_nibbles); ++n) {
@@ -108,8 +128,15 @@ void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int
     }
     if (n % 2 == 0) continue;
     uint8_t* plane = codes + n / 2 * kRows;
-    for (size_t i = 0; i < kRows; ++i)
-      plane[i] = static_cast<uint8_t>(nibbles[0][i] | nibbles[1][i] << 4);
+    if (all) {
+      for (size_t i = 0; i < kRows; ++i)
+        plane[i] = static_cast<uint8_t>(nibbles[0][i] | nibbles[1][i] << 4);
+      continue;
+    }
+    for (size_t i = 0; i < kRows; ++i) {
+      const auto code = static_cast<uint8_t>(nibbles[0][i] | nibbles[1][i] << 4);
+      plane[i] = static_cast<uint8_t>((plane[i] & ~written[i]) | (code & written[i]));
+    }
   }
 }
 
@@ -242,7 +269,7 @@ HWY_EXPORT(MakeQueryTable);
 void CheckKeys(const SegmentKeys& keys, int lane) {
   CONDENSE_CHECK(keys.dim >= 16 && keys.dim <= 256);
   CONDENSE_CHECK(keys.dim % (keys.k_type == KvType::kQ8_0 ? 32 : 16) == 0);
-  CONDENSE_CHECK(lane >= 0 && lane < kTileSegments);
+  CONDENSE_CHECK(lane >= 0 && lane < kTileSegments && keys.counted != 0);
 }
 
 }  // namespace

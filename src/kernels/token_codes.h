@@ -65,25 +65,31 @@ struct SegmentKeys {
   size_t k_stride = 0;
   KvType k_type = KvType::kF16;
   int dim = 0;  // a multiple of 16 (of 32 for kQ8_0), 16 … 256
+  // Bit r: row r counts. Not 0. Other rows may hold anything, and change, without a trace.
+  uint64_t counted = ~uint64_t{0};
 };
 
-// Writes the mean of the 64 rows, rounded to int8 steps of *scale, into its tile: tile[c * 16 +
-// lane]. Where the mean is not finite (a row holds NaN or infinity, or sums overflow), the centroid
-// is 0 and *scale is NaN: then every estimate for the segment is NaN, as its logits might be.
+// Writes the mean of the rows that count, rounded to int8 steps of *scale, into its tile: tile[c *
+// 16 + lane]. Where the mean is not finite (such a row holds NaN or infinity, or sums overflow),
+// the centroid is 0 and *scale is NaN: then every estimate for the segment is NaN, as its logits
+// might be.
 void EncodeCentroid(const SegmentKeys& keys, int8_t* tile, int lane, float* scale);
 
-// Writes the 64 rows' codes, [n_nibbles / 2][64], as laid out for CodeBytes: per nibble the entry
-// nearest to y, ties to the lower index. 1.5 µs with the centroid for 64 channels. `tile`, `lane`,
-// `scale`: the segment's own, from EncodeCentroid. Rows with NaN or infinity get some valid code.
+// Writes the codes of the rows that count, [n_nibbles / 2][64], as laid out for CodeBytes: per
+// nibble the entry nearest to y, ties to the lower index. Other rows' codes stay. 1.5 µs with the
+// centroid for 64 channels. `tile`, `lane`, `scale`: the segment's own, from EncodeCentroid. Rows
+// with NaN or infinity get some valid code.
 void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int8_t* tile, int lane,
                    float scale, uint8_t* codes);
 
 struct TrainArgs {
   SegmentKeys keys;  // row 0 of the KV head's cache
-  // The sample: rows 64 segments[i] … 64 segments[i] + 63, all of them stored. Of more than
+  // The sample: rows 64 segments[i] … 64 segments[i] + 63, those of them that count. Of more than
   // kMostTrainSegments segments as many, evenly spread over the list, are used.
   const int32_t* segments = nullptr;
   int n_segments = 0;
+  // [n_segments] As SegmentKeys::counted; null: all rows count.
+  const uint64_t* counted = nullptr;
   // Centroids by segment number, as in CodesView; only the sample's are read.
   const int8_t* centroids = nullptr;
   const float* centroid_scales = nullptr;

@@ -68,15 +68,24 @@ TEST(RowPartsTest, HolesMakeLooseRows) {
   using Ranges = std::vector<RowRange>;
   // The last 64 rows reach into segment 22 (1408 …); segment 10 holds the newest row.
   EXPECT_EQ(ToRanges(parts.always), (Ranges{{70, 73}, {700, 701}, {1446, 1500}, {1600, 1610}}));
-  EXPECT_EQ(ToRanges(parts.loose),
-            (Ranges{{73, 128}, {256, 300}, {310, 320}, {640, 700}, {701, 704}, {1408, 1446}}));
-  EXPECT_EQ(parts.n_loose, 55 + 44 + 10 + 63 + 38);
-  std::vector<int32_t> segments(22 - 2);
-  std::iota(segments.begin(), segments.end(), 2);
-  std::erase(segments, 4);
+  EXPECT_EQ(ToRanges(parts.loose), (Ranges{{640, 700}, {701, 704}, {1408, 1446}}));
+  EXPECT_EQ(ToRanges(parts.coded), (Ranges{{73, 300}, {310, 640}, {704, 1408}}));
+  EXPECT_EQ(parts.n_loose, 63 + 38);
+  std::vector<int32_t> segments(22 - 1);
+  std::iota(segments.begin(), segments.end(), 1);
   std::erase(segments, 10);
   EXPECT_EQ(parts.segments, segments);
   EXPECT_EQ(parts.n_always + parts.n_loose + parts.n_coded, query.n_visible);
+}
+
+TEST(RowPartsTest, AFewRowsOfASegmentAreLoose) {
+  RowCache cache({.n_rows = 2048, .n_kv_heads = 1, .group = 1});
+  cache.See({{0, 64}, {64, 71}, {128, 136}, {192, 2048}});
+  RowParts parts;
+  FindRowParts(cache.Query(), 1, 64, parts);
+  using Ranges = std::vector<RowRange>;
+  EXPECT_EQ(ToRanges(parts.loose), (Ranges{{64, 71}}));
+  EXPECT_EQ(ToRanges(parts.coded), (Ranges{{1, 64}, {128, 136}, {192, 1984}}));
 }
 
 TEST(CondensePolicyTest, FallsBackWithItsReason) {
@@ -89,11 +98,17 @@ TEST(CondensePolicyTest, FallsBackWithItsReason) {
   EXPECT_EQ(Select(cache, "condense:budget=100%").reason, Fallback::kShort);
   EXPECT_EQ(Select(cache, "condense:budget=99.9%,split=1").reason, Fallback::kNone);
   EXPECT_EQ(Select(cache, "condense:dense_layers=0").reason, Fallback::kLayer);
-  // Every other 32 rows: no segment is wholly visible.
-  std::vector<RowRange> pieces;
-  for (int row = 0; row < 4096; row += 64) pieces.push_back({row, row + 32});
-  cache.See(pieces);
-  EXPECT_EQ(Select(cache, "condense:budget=30%").reason, Fallback::kShort);
+  // Every other 32 rows of each segment are coded; every other 4 rows of 64 are not, and are too
+  // many to be read.
+  std::vector<RowRange> halves;
+  for (int row = 0; row < 4096; row += 64) halves.push_back({row, row + 32});
+  cache.See(halves);
+  EXPECT_EQ(Select(cache, "condense:budget=30%").reason, Fallback::kNone);
+  RowCache longer({.n_rows = 32768, .n_kv_heads = 1, .group = 2});
+  std::vector<RowRange> few;
+  for (int row = 0; row < 32768; row += 64) few.push_back({row, row + 4});
+  longer.See(few);
+  EXPECT_EQ(Select(longer, "condense:budget=30%").reason, Fallback::kShort);
 }
 
 TEST(CondensePolicyTest, ReadsWhatItsBudgetSays) {
@@ -180,6 +195,37 @@ TEST(CondensePolicyTest, KeepsNearlyTheMassOfTheExactlyBestRows) {
       EXPECT_GT(kept, 0.85 * best) << group;
       EXPECT_GT(kept_v, 0.9 * best_v) << group;
     }
+  }
+}
+
+// What a sequence reads where others' rows stand between its own.
+TEST(CondensePolicyTest, RowsByTurnsKeepTheMassAndHearNothingOfTheOthers) {
+  RowCache cache({.n_rows = 8192}), garbled({.n_rows = 8192});
+  std::vector<RowRange> own = {{0, 1030}};
+  for (int row = 1030; row < 8192; row += 2) own.push_back({row, row + 1});
+  cache.See(own);
+  garbled.See(own);
+  for (int row = 1031; row < 8192; row += 2)
+    std::memset(garbled.KeyBytes(row), 0xFF, size_t{2} * 2 * 64);  // NaN
+  const Selection selection = Select(cache, "condense:budget=10%");
+  ASSERT_FALSE(selection.dense);
+  EXPECT_TRUE(Same(selection, Select(garbled, "condense:budget=10%")));
+  // Codes of half the rows each: the whole segments' bytes count.
+  const size_t n_segments = selection.summary_bytes / (2 * CodeIndex::BytesPerSegment(8, 64));
+  EXPECT_EQ(n_segments, 127u - 1);
+  for (int g = 0; g < 2; ++g) {
+    const std::vector<double> worth = cache.Worth(g);
+    double kept = 0;
+    for (int r = 0; r < 8192; ++r) {
+      if (HasRow(Rows(selection.KMask(g), selection), r)) {
+        kept += worth[r];
+        ASSERT_TRUE(HasRow(cache.visible(), r));
+      }
+    }
+    std::vector<double> sorted = worth;
+    std::sort(sorted.rbegin(), sorted.rend());
+    const int n = CountRows(Rows(selection.KMask(g), selection));
+    EXPECT_GT(kept, 0.8 * std::accumulate(sorted.begin(), sorted.begin() + n, 0.0)) << g;
   }
 }
 

@@ -33,7 +33,7 @@ struct SequenceMemory {
   struct ValueSum {
     int n_segments = 0;
     uint64_t key = 0;        // of the segments, their order and their contents
-    std::vector<float> sum;  // [n_kv_heads, v_dim]: of the segments' mean values
+    std::vector<float> sum;  // [n_kv_heads, v_dim]: of the values that the sequence sees of them
   } values;
   // Of policies that rank rows: what the last one chosen was worth a step ago, by KV head.
   std::vector<float> least_worth;

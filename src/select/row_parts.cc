@@ -1,8 +1,6 @@
 #include "select/row_parts.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
 #include "cache/code_index.h"
 
@@ -11,14 +9,9 @@ namespace {
 
 constexpr int kSegmentBlocks = kSegmentRows / kBlockRows;
 
-// The blocks of one segment as one word, the first row in the lowest bit; missing blocks are 0.
-uint64_t SegmentWord(std::span<const uint16_t> mask, int segment) {
-  uint64_t word = 0;
-  const size_t block = static_cast<size_t>(segment) * kSegmentBlocks;
-  std::memcpy(&word, mask.data() + block,
-              2 * std::min<size_t>(kSegmentBlocks, mask.size() - block));
-  return word;
-}
+// Of a segment of which a query sees fewer rows, the codes are no cheaper to read than these rows'
+// keys, or not by much (324 bytes a head, keys of 64 f16 values 128 each).
+constexpr int kLeastVisible = 8;
 
 void OrSegment(std::span<uint16_t> mask, int segment, uint64_t word) {
   for (size_t b = static_cast<size_t>(segment) * kSegmentBlocks; word != 0; ++b, word >>= 16) {
@@ -41,7 +34,7 @@ void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& par
   int window_begin = n_segments;  // segment
   int window_left = window;
   while (window_begin > 0 && window_left > 0) {
-    window_left -= CountBits(SegmentWord(visible, --window_begin));
+    window_left -= CountBits(SegmentRows(visible, --window_begin));
   }
   const int newest = query.newest_row >= 0 && query.newest_row < n_blocks * kBlockRows &&
                              HasRow(visible, query.newest_row)
@@ -49,7 +42,7 @@ void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& par
                          : -1;
   int anchor_left = anchor;
   for (int s = 0; s < n_segments; ++s) {
-    const uint64_t word = SegmentWord(visible, s);
+    const uint64_t word = SegmentRows(visible, s);
     if (word == 0) continue;
     uint64_t always = 0;
     for (; anchor_left > 0 && always != word; --anchor_left) {
@@ -65,10 +58,10 @@ void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& par
       always |= rows;
     }
     if (s == newest) always |= uint64_t{1} << (query.newest_row % kSegmentRows);
-    if (s < window_begin && s != newest && word == ~uint64_t{0}) {
+    if (s < window_begin && s != newest && CountBits(word) >= kLeastVisible) {
       parts.segments.push_back(s);
-      OrSegment(parts.coded, s, ~always);
-      parts.n_coded += kSegmentRows - CountBits(always);
+      OrSegment(parts.coded, s, word & ~always);
+      parts.n_coded += CountBits(word & ~always);
     } else {
       OrSegment(parts.loose, s, word & ~always);
       parts.n_loose += CountBits(word & ~always);

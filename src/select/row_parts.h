@@ -12,17 +12,17 @@
 namespace condense {
 
 struct RowParts {
-  // Wholly visible segments before the window, ascending: their rows are candidates by their codes.
+  // Closed segments, ascending: those before the window of which enough rows are visible, and not
+  // the one that the newest row went to. Their visible rows are candidates by their codes.
   std::vector<int32_t> segments;
   // [n_blocks] Anchor, window and newest row: K and V are read.
   std::vector<uint16_t> always;
-  // [n_blocks] Other visible rows without a code: those between the last closed segment and the
-  // window (up to 63), and those of segments that the query does not see whole (other sequences'
-  // rows, freed rows). Their K is read always, V like a candidate's. A code that counts for one
-  // sequence's rows alone would need a centroid and a mask a sequence; few such rows are there but
-  // where sequences decode side by side in one stream.
+  // [n_blocks] Other visible rows, without a code: those between the last closed segment and the
+  // window (up to 63), the newest row's neighbours, and the few of segments that hold other
+  // sequences' or freed rows. Their K is read always, V like a candidate's.
   std::vector<uint16_t> loose;
-  // Rows of `segments` that are not in `always`: candidates. Whole segments: [4 n_segments].
+  // Visible rows of `segments` that are not in `always`: candidates. Whole segments: [4
+  // n_segments].
   std::vector<uint16_t> coded;
   int n_always = 0, n_loose = 0, n_coded = 0;
 };

@@ -205,6 +205,8 @@ class Host {
     return selection;
   }
 
+  const CodeIndex& codes(int stream = 0) { return cache_.Stream(stream).codes; }
+
  private:
   size_t StreamBytes() const { return static_cast<size_t>(n_rows_) * kKvHeads * kDim * 2; }
 

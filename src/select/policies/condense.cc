@@ -6,6 +6,7 @@
 // the KV head's closed rows; rows outside A, anchor and window are left out.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -42,7 +43,7 @@ struct Options {
 
 struct StepScratch {
   RowParts parts;
-  std::vector<uint16_t> whole;  // [n_blocks] 0xFFFF in the segments of `parts`
+  std::vector<uint16_t> noticed;  // [n_blocks] 0xFFFF in the segments of `parts`
 };
 
 // What the budget buys of each KV head; nullopt where it does not cover what is read always. Every
@@ -75,8 +76,8 @@ std::optional<RowBudget> Buy(const Options& options, const LayerQuery& query,
   return budget;
 }
 
-// Where the mean value of the closed segments comes from: all of them but the newest, so that rows
-// taken back seldom reach into the sum.
+// Where the mean value of the closed segments' visible rows comes from: all segments but the
+// newest, so that rows taken back seldom reach into the sum.
 class ValueMeans {
  public:
   ValueMeans(const LayerQuery& query, const RowParts& parts, SequenceMemory::ValueSum& values)
@@ -89,6 +90,9 @@ class ValueMeans {
     for (int i = 0; i < n_target_; ++i) {
       key = (key ^ static_cast<uint64_t>(segments_[i])) * 0xD6E8FEB86659FD93ull;
       key = (key ^ query.codes->stamp(segments_[i])) * 0xD6E8FEB86659FD93ull;
+      const uint64_t rows = SegmentRows(query.visible, segments_[i]);
+      n_rows_ += CountBits(rows);
+      if (rows != ~uint64_t{0}) key = (key ^ rows) * 0xD6E8FEB86659FD93ull;
       key ^= key >> 32;
       same = same || (i + 1 == values.n_segments && key == values.key);
     }
@@ -103,15 +107,21 @@ class ValueMeans {
   void Mean(int kv_head, float* mean) const {
     const KvView& kv = *query_.kv;
     float* sum = values_.sum.data() + static_cast<size_t>(kv_head) * kv.v_dim;
-    std::array<float, 256> of_segment;
+    std::array<float, 256> of_run;
     BlockStats stats;
-    stats.mean = of_segment.data();
+    stats.mean = of_run.data();
     for (int i = values_.n_segments; i < n_target_; ++i) {
-      SummarizeRows(kv.ValueRow(kv_head, segments_[i] * kSegmentRows), kv.v_row, kv.v_type,
-                    kSegmentRows, kv.v_dim, stats);
-      for (int c = 0; c < kv.v_dim; ++c) sum[c] += of_segment[c];
+      uint64_t rows = SegmentRows(query_.visible, segments_[i]);
+      while (rows != 0) {  // run by run
+        const int first = std::countr_zero(rows);
+        const int n = std::countr_one(rows >> first);
+        SummarizeRows(kv.ValueRow(kv_head, segments_[i] * kSegmentRows + first), kv.v_row,
+                      kv.v_type, n, kv.v_dim, stats);
+        for (int c = 0; c < kv.v_dim; ++c) sum[c] += static_cast<float>(n) * of_run[c];
+        rows &= first + n == kSegmentRows ? 0 : ~uint64_t{0} << (first + n);
+      }
     }
-    for (int c = 0; c < kv.v_dim; ++c) mean[c] = sum[c] / static_cast<float>(n_target_);
+    for (int c = 0; c < kv.v_dim; ++c) mean[c] = sum[c] / static_cast<float>(n_rows_);
   }
 
   // After Mean of every head.
@@ -124,7 +134,7 @@ class ValueMeans {
   const LayerQuery& query_;
   const std::vector<int32_t>& segments_;
   SequenceMemory::ValueSum& values_;
-  int n_target_ = 0;
+  int n_target_ = 0, n_rows_ = 0;
   uint64_t key_ = 0;
 };
 
@@ -163,14 +173,16 @@ class CondensePolicy final : public Policy {
 
  private:
   void RefreshCodes(const LayerQuery& query, StepScratch& s) const {
-    s.whole.assign(query.visible.size(), 0);
+    // Whole blocks, other sequences' rows among them: the graph's writes are no news.
+    s.noticed.assign(query.visible.size(), 0);
     for (int32_t segment : s.parts.segments) {
-      std::fill_n(s.whole.begin() + segment * (kSegmentRows / kBlockRows),
+      std::fill_n(s.noticed.begin() + segment * (kSegmentRows / kBlockRows),
                   kSegmentRows / kBlockRows, 0xFFFF);
     }
-    query.index->Refresh(*query.kv, kFingerprint, s.whole);
+    query.index->Refresh(*query.kv, kFingerprint, s.noticed);
     CodeIndex::Request request;
     request.segments = s.parts.segments;
+    request.visible = query.visible;
     request.n_nibbles = options_.n_nibbles;
     request.refresh_segments = options_.refresh_segments;
     request.queries = &query.codes->prompt_queries();
