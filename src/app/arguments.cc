@@ -240,7 +240,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
   env->add_option("--policy", arguments.env_policy,
-                  "policy for that program; default: none, which is condense:budget=8%")
+                  "policy for that program; default: $CONDENSE_POLICY, else condense:budget=8%")
       ->type_name("SPEC");
   CLI::App* policies = app.add_subcommand("policies", "list the policies and their keys");
   policies->add_flag("--json", arguments.policies_json, "as JSON");

@@ -35,7 +35,7 @@ struct CompareFlags {
 
 struct RunFlags {
   DecodeFlags decode;
-  std::string policy;  // empty: what is in force (CONDENSE_POLICY, else dense)
+  std::string policy;  // empty: what is in force (CONDENSE_POLICY, else the default)
   int n_generate = 256;
   bool raw = false;
   double temperature = 0, top_p = 0.95, min_p = 0.05;

@@ -17,7 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 class CliTest : public ::testing::Test {
  protected:
@@ -124,7 +123,12 @@ TEST_F(CliTest, EnvironmentForOtherPrograms) {
   EXPECT_EQ(env.code, 0) << env.err;
   EXPECT_THAT(env.out, HasSubstr("export GGML_BACKEND_PATH='/"));
   EXPECT_THAT(env.out, HasSubstr("export CONDENSE_POLICY='mean"));
-  EXPECT_THAT(Run({"env"}).out, Not(HasSubstr("CONDENSE_POLICY")));
+  EXPECT_THAT(Run({"env"}).out, HasSubstr("export CONDENSE_POLICY='condense:budget=8%'"));
+  setenv("CONDENSE_POLICY", "quest", 1);
+  EXPECT_THAT(Run({"env"}).out, HasSubstr("export CONDENSE_POLICY='quest:blocks=8'"));
+  setenv("CONDENSE_POLICY", "", 1);
+  EXPECT_THAT(Run({"env"}).out, HasSubstr("export CONDENSE_POLICY='condense:budget=8%'"));
+  unsetenv("CONDENSE_POLICY");
 }
 
 TEST_F(CliTest, MissingPlugin) {

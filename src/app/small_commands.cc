@@ -31,11 +31,10 @@ int EnvCommand(const std::string& policy) {
   const Result<Plugin> plugin = LoadPlugin();
   if (!plugin.ok()) return Fail(kExitFailed, plugin.error());
   std::string lines = fmt::format("export GGML_BACKEND_PATH={}\n", ShellQuote(plugin->path()));
-  if (!policy.empty()) {
-    const Result<std::string> canonical = plugin->SetPolicy(policy);
-    if (!canonical.ok()) return Fail(kExitUsage, canonical.error());
-    lines += fmt::format("export CONDENSE_POLICY={}\n", ShellQuote(canonical.value()));
-  }
+  const Result<std::string> canonical =
+      policy.empty() ? Result<std::string>(plugin->Policy()) : plugin->SetPolicy(policy);
+  if (!canonical.ok()) return Fail(kExitUsage, canonical.error());
+  lines += fmt::format("export CONDENSE_POLICY={}\n", ShellQuote(canonical.value()));
   lines +=
       "# Flash attention on: with 'auto', llama.cpp turns it off and the plug-in sees no "
       "attention.\n"

@@ -196,7 +196,10 @@ TEST(CheckCounters, RefusesWhatIsNoMeasurement) {
   counters.total.fallback_steps = 10;
   counters.process.fallbacks[CONDENSE_FALLBACK_SHORT] = 10;
   EXPECT_TRUE(CheckCounters("mean", true, counters).ok()) << "nothing could be left out";
-  counters.process.fallbacks[CONDENSE_FALLBACK_SHORT] = 4;
+  counters.process.fallbacks[CONDENSE_FALLBACK_SHORT] = 3;
+  counters.process.fallbacks[CONDENSE_FALLBACK_BUDGET] = 7;
+  EXPECT_TRUE(CheckCounters("condense", true, counters).ok()) << "the text is short for the budget";
+  counters.process.fallbacks[CONDENSE_FALLBACK_BUDGET] = 1;
   counters.process.fallbacks[CONDENSE_FALLBACK_BIAS] = 6;
   EXPECT_NE(CheckCounters("mean", true, counters).error().find("bias 6"), std::string::npos);
   counters.total.sparse_steps = 1;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "plugin/log.h"
@@ -17,8 +18,12 @@ PluginState& PluginState::Get() {
 
 PluginState::PluginState() {
   const char* wanted = std::getenv("CONDENSE_POLICY");
-  const std::string spec = wanted != nullptr && *wanted != '\0' ? wanted : kDefaultPolicy;
-  const Status status = SetPolicy(spec.c_str());
+  if (wanted == nullptr || *wanted == '\0') {
+    CONDENSE_CHECK(SetPolicy(kDefaultPolicy).ok());
+    by_default_ = true;
+    return;
+  }
+  const Status status = SetPolicy(wanted);
   if (!status.ok()) {
     LogWarning("CONDENSE_POLICY: " + status.error() + "; attention stays dense");
     CONDENSE_CHECK(SetPolicy("dense").ok());
@@ -32,6 +37,7 @@ Status PluginState::SetPolicy(const char* spec) {
   std::lock_guard lock(mutex_);
   policy_ = std::move(made->policy);
   spec_ = std::move(made->spec);
+  by_default_ = false;
   ++generation_;
   return {};
 }
@@ -59,7 +65,14 @@ uint64_t PluginState::forget_generation() {
 }
 
 void PluginState::Count(const StepCount& step) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (step.sparse && std::exchange(by_default_, false)) {
+    const std::string spec = spec_;
+    lock.unlock();
+    LogWarning("decode steps are sparse, by the policy " + spec +
+               "; CONDENSE_POLICY=dense in the environment keeps them dense");
+    lock.lock();
+  }
   if (step.reason != Fallback::kNone) ++counters_.fallbacks[static_cast<int>(step.reason)];
   if (step.layer < 0 || step.layer >= CONDENSE_MAX_LAYERS) return;
   condense_layer_counters& layer = layers_[step.layer];

@@ -49,6 +49,7 @@ class PluginState {
   std::mutex mutex_;
   std::shared_ptr<const Policy> policy_;
   std::string spec_;
+  bool by_default_ = false;  // nobody asked for the policy, nor was told of it
   uint64_t generation_ = 1, forget_generation_ = 1;
   condense_counters counters_ = {};
   std::array<condense_layer_counters, CONDENSE_MAX_LAYERS> layers_ = {};

@@ -139,14 +139,15 @@ class HostTest(unittest.TestCase):
 
 
 class Probe:
-    """A running host_probe: libllama by commands, in a process of its own. Close it, or use it as a context manager."""
+    """A running host_probe: libllama by commands, in a process of its own, dense until `policy` says otherwise. Close it,
+    or use it as a context manager."""
 
     def __init__(self, with_plugin=True, **env):
         path = need(BUILD / "tests" / "bin" / "host_probe", "build the target host_probe")
         if with_plugin:
             plugin()
         self.process = subprocess.Popen([str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        env=environment(with_plugin=False, **env))
+                                        env=environment(with_plugin=False, **{"CONDENSE_POLICY": "dense", **env}))
         self.n_vocab = 0
         if with_plugin:
             self.load_plugin()

@@ -37,6 +37,18 @@ class Bench(host.HostTest):
         self.assertGreater(stats["kv_read_share"], 0.15)
         self.assertEqual(stats["declined"], 0)
 
+    def test_by_default(self):
+        """Without CONDENSE_POLICY, or with an empty one."""
+        for policy in (None, ""):
+            done, stats = self.run_host("llama-bench", "-m", host.tiny_model(), "-p", 0, "-n", 16, "-d", 3072, "-t",
+                                        host.N_THREADS, "-fa", 1, "-r", 1, "--no-warmup", "-v", "-o", "json", policy=policy)
+            stats = stats.last()
+            self.assertEqual(stats["policy"], "condense:budget=8%")
+            self.assertEqual((stats["sparse_steps"], stats["fallback_steps"]), (16 * N_LAYER, 0))
+            self.assertLessEqual(stats["kv_read_share"], 0.08)
+            self.assertGreater(stats["kv_read_share"], 0.06)
+            self.assertEqual(done.stderr.count("CONDENSE_POLICY=dense"), 1, done.stderr[-2000:])
+
     def test_every_kv_type(self):
         for kv in ("f16", "bf16", "q8_0"):  # llama-bench knows no f32 cache
             with self.subTest(kv=kv):
@@ -150,6 +162,15 @@ class Completion(host.HostTest):
         full, _, stats = self.complete(host.tiny_model(), host.gpl_text(1500), 32, "-fa", "on", policy="mean:blocks=200")
         self.assert_same_answer(dense, full)
         self.assertEqual(stats.last()["sparse_steps"], 0)
+
+    def test_by_default_short_prompts_are_dense(self):
+        dense, _, _ = self.complete(host.tiny_model(), host.gpl_text(1500), 32, "-fa", "on", policy="dense")
+        text, log, stats = self.complete(host.tiny_model(), host.gpl_text(1500), 32, "-fa", "on", policy=None)
+        self.assert_same_answer(dense, text)
+        self.assertNotIn("CONDENSE_POLICY", log)
+        self.assertEqual(stats.last()["policy"], "condense:budget=8%")
+        self.assertEqual(stats.last()["sparse_steps"], 0)
+        self.assert_attended(stats.last(), fallback_steps=31 * N_LAYER)
 
     def test_bad_policy_is_said_and_stays_dense(self):
         for spec, reason in (("quset", "did you mean 'quest'"), ("mean:blocs=3", "blocks"), ("mean:blocks=-1", "blocks")):

@@ -103,6 +103,23 @@ class Slots(host.HostTest):
         self.assertLessEqual(stats["fallback_steps"], 2 * N_LAYER)
         self.assertLess(stats["kv_read_share"], 0.6)
 
+    def test_two_long_answers_with_unified_kv_by_codes(self):
+        """The default policy, two answers at once whose rows alternate: no segment of them is one answer's, and the steps
+        stay sparse to the end."""
+        n = 300
+        text = host.gpl_text()
+        server = self.start("-c", 8192, "-np", 2, "--kv-unified", policy=None)
+        prompts = [server.tokens(text[begin:])[:2600] for begin in (600, 9000)]
+        answers = server.complete_list(prompts, n)
+        stats = server.stop()
+        self.assertEqual([len(answer["tokens"]) for answer in answers], [n, n])
+        self.assertEqual(stats["policy"], "condense:budget=8%")
+        # While the other's prompt is read some steps count as rows of it.
+        self.assert_attended(stats, sparse_steps=2 * (n - 8) * N_LAYER)
+        self.assertEqual(stats["fallback_steps"], 0)
+        self.assertLessEqual(stats["kv_read_share"], 0.08)
+        self.assertEqual(stats["rebuilds"], 0)
+
     def test_leftovers_of_other_requests(self):
         """Unified KV after other requests came and went: the cells hold leftovers before, between and behind."""
         answers = {}
