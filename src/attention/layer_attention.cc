@@ -88,7 +88,8 @@ class NodeRunner {
       for (int r = 0; r < node_.n_rows; ++r) {
         if (work_.is_single[r]) singles.push_back({s, r});
       }
-      NotePromptQueries(node_, s, work_.is_single, work_.prompt_rows,
+      NotePromptQueries(node_, s, work_.is_single,
+                        node_.query_products || policy_.wants_query_products(), work_.prompt_rows,
                         cache_.Stream(node_.first_stream + s).codes);
     }
     if (work_.selections.size() < singles.size()) work_.selections.resize(singles.size());

@@ -23,6 +23,8 @@ struct AttentionNode {
   // Look at every block for rows that changed unseen, not just at two: the first layer of a step
   // does.
   bool check_all_blocks = false;
+  // Keep products of prompt queries even where this policy does not want them: a later one may.
+  bool query_products = false;
   int first_stream = 0;          // stream of the cache that stream 0 of this node is
   const std::byte* q = nullptr;  // f32; [stream][head][row][k_dim] by strides
   size_t q_row = 0, q_head = 0, q_stream = 0;

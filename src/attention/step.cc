@@ -43,7 +43,7 @@ void FindDecodeRows(const AttentionNode& node, const Visibility& visibility, int
 }
 
 void NotePromptQueries(const AttentionNode& node, int stream, const std::vector<uint8_t>& is_decode,
-                       std::vector<int>& rows, CodeIndex& codes) {
+                       bool with_products, std::vector<int>& rows, CodeIndex& codes) {
   rows.clear();
   for (int r = 0; r < node.n_rows; ++r) {
     if (!is_decode[r]) rows.push_back(r);
@@ -55,7 +55,7 @@ void NotePromptQueries(const AttentionNode& node, int stream, const std::vector<
   queries.rows = rows;
   queries.n_heads = node.n_query_heads;
   queries.k_dim = node.kv.k_dim;
-  codes.NoteQueries(queries, node.kv.n_kv_heads);
+  codes.NoteQueries(queries, node.kv.n_kv_heads, with_products);
 }
 
 void CopyQuery(const AttentionNode& node, int stream, int row, int head, float* to) {

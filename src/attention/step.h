@@ -20,10 +20,10 @@ void FindDecodeRows(const AttentionNode& node, const Visibility& visibility, int
                     std::span<const int> written, std::vector<uint8_t>& is_decode);
 
 // Notes the queries of a stream's rows that are no decode steps: its prompt's. Whatever the policy
-// in force: another may decode what follows. 240 rows of 9 heads take some 30 microseconds. rows:
-// scratch.
+// in force: another may decode what follows. 240 rows of 9 heads take some 30 microseconds;
+// with_products, ten times as long. rows: scratch.
 void NotePromptQueries(const AttentionNode& node, int stream, const std::vector<uint8_t>& is_decode,
-                       std::vector<int>& rows, CodeIndex& codes);
+                       bool with_products, std::vector<int>& rows, CodeIndex& codes);
 
 // Query head `head` of a stream's query row, [k_dim].
 void CopyQuery(const AttentionNode& node, int stream, int row, int head, float* to);

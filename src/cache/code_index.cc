@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/result.h"
+#include "kernels/moments.h"
 
 namespace condense {
 namespace {
@@ -17,12 +18,18 @@ constexpr int kParallelSegments = 4;
 
 }  // namespace
 
-void QueryMoment::Add(const QueryRows& queries, int n_kv_heads, int most_rows) {
+void QueryMoment::Add(const QueryRows& queries, int n_kv_heads, int most_rows, bool with_products) {
   const int dim = queries.k_dim;
   const int group = queries.n_heads / n_kv_heads;
   std::span<const int> rows = queries.rows;
   if (rows.empty()) return;
   if (static_cast<int>(rows.size()) > most_rows) rows = rows.last(most_rows);
+  if (with_products) {
+    AddProductsOf(queries, rows, n_kv_heads, most_rows);
+  } else if (!products.empty()) {
+    products = {};
+    n_product_rows = 0;
+  }
   const size_t n_values = static_cast<size_t>(n_kv_heads) * dim;
   if (mean.size() != n_values) {
     mean.assign(n_values, 0.0f);
@@ -42,6 +49,31 @@ void QueryMoment::Add(const QueryRows& queries, int n_kv_heads, int most_rows) {
     }
   }
   n_rows = n_old + n_new;
+}
+
+void QueryMoment::AddProductsOf(const QueryRows& queries, std::span<const int> rows, int n_kv_heads,
+                                int most_rows) {
+  const size_t dim = queries.k_dim;
+  const int group = queries.n_heads / n_kv_heads;
+  const size_t n_values = n_kv_heads * dim * dim;
+  if (products.size() != n_values) {
+    products.assign(n_values, 0.0f);
+    n_product_rows = 0;
+  }
+  const int n_new = static_cast<int>(rows.size());
+  const int n_old = std::min(n_product_rows, most_rows - n_new);
+  const float keep = static_cast<float>(n_old) / static_cast<float>(n_old + n_new);
+  const float share = 1.0f / (static_cast<float>(group) * static_cast<float>(n_old + n_new));
+  for (float& value : products) value *= keep;
+  for (int h = 0; h < queries.n_heads; ++h) {
+    float* to = products.data() + h / group * dim * dim;
+    for (int row : rows) {
+      AddProducts(
+          reinterpret_cast<const float*>(queries.q + row * queries.q_row + h * queries.q_head),
+          queries.k_dim, share, to);
+    }
+  }
+  n_product_rows = n_old + n_new;
 }
 
 void CodeIndex::MarkWritten(int row) {
@@ -69,8 +101,8 @@ void CodeIndex::TakeOver(int segment, uint64_t rows, const Strand* by) {
   }
 }
 
-void CodeIndex::NoteQueries(const QueryRows& queries, int n_kv_heads) {
-  prompt_.Add(queries, n_kv_heads, kMomentRows);
+void CodeIndex::NoteQueries(const QueryRows& queries, int n_kv_heads, bool with_products) {
+  prompt_.Add(queries, n_kv_heads, kMomentRows, with_products);
 }
 
 void CodeIndex::Forget() {
@@ -81,18 +113,19 @@ void CodeIndex::Forget() {
 }
 
 // Grows to the view's whole segments and no further: hosts grow their views by 256 rows or so, and
-// to copy 2 % of the cache as often costs less than memory in reserve. Another shape starts the
-// codes anew.
-void CodeIndex::Resize(const KvView& view, int n_nibbles) {
-  const bool same =
-      n_kv_heads_ == view.n_kv_heads && k_dim_ == view.k_dim && n_nibbles_ == n_nibbles;
+// to copy 2 % of the cache as often costs less than memory in reserve. Another shape or form
+// starts the codes anew.
+void CodeIndex::Resize(const KvView& view, const Request& request) {
+  const bool same = n_kv_heads_ == view.n_kv_heads && k_dim_ == view.k_dim &&
+                    n_nibbles_ == request.n_nibbles && rotate_ == request.rotate;
   if (!same) {
     QueryMoment prompt = std::move(prompt_);
     *this = CodeIndex();
     prompt_ = std::move(prompt);
     n_kv_heads_ = view.n_kv_heads;
     k_dim_ = view.k_dim;
-    n_nibbles_ = n_nibbles;
+    n_nibbles_ = request.n_nibbles;
+    rotate_ = request.rotate;
   }
   const int capacity = view.n_rows / kSegmentRows;
   if (capacity <= capacity_) return;
@@ -201,8 +234,13 @@ void CodeIndex::EncodeHead(const KvView& view, const Request& request, int kv_he
     args.centroids = centroids;
     args.centroid_scales = scales;
     if (book.weighted) {
-      args.query_moment = request.queries->mean.data() + static_cast<size_t>(kv_head) * k_dim_;
+      const QueryMoment& queries = *request.queries;
+      const size_t channels = static_cast<size_t>(kv_head) * k_dim_;
+      args.query_moment = queries.mean.data() + channels;
+      if (queries.n_product_rows >= kFewQueries)
+        args.query_products = queries.products.data() + channels * k_dim_;
     }
+    args.rotate = rotate_;
     args.n_nibbles = n_nibbles_;
     book.heads[kv_head] = TrainCodebook(args);
   }
@@ -357,7 +395,7 @@ void CodeIndex::MissAll(const Request& request) {
 
 void CodeIndex::Refresh(const KvView& view, const Request& request) {
   CONDENSE_CHECK(!request.segments.empty());
-  Resize(view, request.n_nibbles);
+  Resize(view, request);
   current_ = FindStrand(request);
   Strand& strand = strands_[current_];
   strand.last_used = ++clock_;
@@ -400,7 +438,7 @@ CodesView CodeIndex::View(int kv_head) const {
 }
 
 size_t CodeIndex::bytes() const {
-  size_t n = codes_.capacity() + sizeof(float) * prompt_.mean.capacity();
+  size_t n = codes_.capacity() + sizeof(float) * (prompt_.mean.capacity() + prompt_.products.capacity());
   for (const Strand& strand : strands_) {
     n += strand.centroids.capacity() + sizeof(float) * strand.scales.capacity() +
          sizeof(Segment) * strand.segments.capacity() + sizeof(uint64_t) * strand.rows.capacity();

@@ -45,13 +45,22 @@ struct QueryRows {
   int n_heads = 0, k_dim = 0;
 };
 
-// Mean of q² per KV head and channel over its group's queries: what an error in a channel costs.
+// Second moment per KV head of its group's queries: what an error in a key costs.
 struct QueryMoment {
-  std::vector<float> mean;  // [n_kv_heads, k_dim]
+  std::vector<float> mean;  // of q_i², [n_kv_heads, k_dim]
   int n_rows = 0;           // that it stands for
+  // Means of q_i q_j, [n_kv_heads, k_dim, k_dim], of which j >= i counts. Empty unless asked for:
+  // 16 KB a KV head of 64 channels and layer.
+  std::vector<float> products;
+  int n_product_rows = 0;
 
-  // Takes in rows; of what was there before, as much stays as makes `most_rows` together.
-  void Add(const QueryRows& queries, int n_kv_heads, int most_rows);
+  // Takes in rows; of what was there before, as much stays as makes `most_rows` together. Without
+  // `with_products` those kept until now are dropped.
+  void Add(const QueryRows& queries, int n_kv_heads, int most_rows, bool with_products = false);
+
+ private:
+  void AddProductsOf(const QueryRows& queries, std::span<const int> rows, int n_kv_heads,
+                     int most_rows);
 };
 
 class CodeIndex {
@@ -66,8 +75,8 @@ class CodeIndex {
   // Rows whose contents were just written: their segment's codes are dropped. A codebook that was
   // trained on the row is dropped with all that it coded.
   void MarkWritten(int row);
-  // Queries of prompt rows, one node's.
-  void NoteQueries(const QueryRows& queries, int n_kv_heads);
+  // Queries of prompt rows, one node's. with_products: for rotated codes.
+  void NoteQueries(const QueryRows& queries, int n_kv_heads, bool with_products = false);
   const QueryMoment& prompt_queries() const { return prompt_; }
 
   struct Request {
@@ -76,7 +85,8 @@ class CodeIndex {
     int n_nibbles = 8;                     // 8 or 16
     int refresh_segments = 64;             // a codebook is trained anew after so many more
     const QueryMoment* queries = nullptr;  // may have too few rows, or be null
-    int n_threads = 1;  // of the host's OpenMP team, for training; changes no bit
+    bool rotate = false;  // code along axes; by the diagonal where `queries` has no products
+    int n_threads = 1;    // of the host's OpenMP team, for training; changes no bit
 
     uint64_t Rows(int segment) const {
       return visible.empty() ? ~uint64_t{0} : SegmentRows(visible, segment);
@@ -135,7 +145,7 @@ class CodeIndex {
     uint64_t last_used = 0;
   };
 
-  void Resize(const KvView& view, int n_nibbles);
+  void Resize(const KvView& view, const Request& request);
   static bool HasQueries(const Request& request) {
     return request.queries != nullptr && request.queries->n_rows >= kFewQueries;
   }
@@ -159,6 +169,7 @@ class CodeIndex {
   size_t ScalesOfHead() const { return CentroidBytes(capacity_, 1); }  // whole tiles too
 
   int n_kv_heads_ = 0, k_dim_ = 0, n_nibbles_ = 0;
+  bool rotate_ = false;
   int capacity_ = 0;                       // segments
   std::vector<uint8_t> codes_;             // [n_kv_heads] CodesOfHead()
   std::vector<Strand> strands_{Strand()};  // at least one

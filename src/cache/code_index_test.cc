@@ -63,11 +63,12 @@ std::vector<int32_t> Segments(int begin, int end) {
 }
 
 void Refresh(CodeIndex& index, const KvView& view, const std::vector<int32_t>& segments,
-             int n_threads = 1, const QueryMoment* queries = nullptr) {
+             int n_threads = 1, const QueryMoment* queries = nullptr, bool rotate = false) {
   CodeIndex::Request request;
   request.segments = segments;
   request.queries = queries;
   request.n_threads = n_threads;
+  request.rotate = rotate;
   index.Refresh(view, request);
 }
 
@@ -382,7 +383,9 @@ TEST(CodeIndexTest, MoreSequencesThanStrandsStillCode) {
 TEST(CodeIndexTest, TrainedWithoutQueriesIsTrainedAgainWithThem) {
   const MadeKeys keys(1600);
   CodeIndex index;
-  QueryMoment queries{.mean = std::vector<float>(kHeads * 64, 1.0f), .n_rows = 1};
+  QueryMoment queries;
+  queries.mean.assign(kHeads * 64, 1.0f);
+  queries.n_rows = 1;
   queries.mean[5] = 400.0f;
   Refresh(index, keys.View(), Segments(0, 20), 1, &queries);
   EXPECT_EQ(index.n_trained(), 1u);
@@ -393,6 +396,57 @@ TEST(CodeIndexTest, TrainedWithoutQueriesIsTrainedAgainWithThem) {
   EXPECT_NE(Estimates(index, Segments(0, 20)), before);
   Refresh(index, keys.View(), Segments(0, 20), 1, &queries);
   EXPECT_EQ(index.n_trained(), 2u);
+}
+
+TEST(CodeIndexTest, RotatedCodesLiveAsOthersDo) {
+  MadeKeys keys(1600);
+  QueryMoment queries{.mean = std::vector<float>(kHeads * 64, 1.0f),
+                      .n_rows = CodeIndex::kFewQueries,
+                      .products = std::vector<float>(kHeads * 64 * 64, 0.5f),
+                      .n_product_rows = CodeIndex::kFewQueries};
+  for (int i = 0; i < kHeads * 64; ++i) queries.products[i * 64 + i % 64] = 1.0f;
+  const std::vector<int32_t> known = Segments(0, 20), all = Segments(0, 25);
+  CodeIndex index, two;
+  Refresh(index, keys.View(), known, 1, &queries, true);
+  EXPECT_TRUE(index.Book(index.book_of(3), 1).rotated());
+  Refresh(index, keys.View(), all, 1, &queries, true);
+  EXPECT_EQ(index.n_trained(), 1u);
+  Refresh(two, keys.View(), known, 2, &queries, true);
+  Refresh(two, keys.View(), all, 2, &queries, true);
+  const std::vector<float> before = Estimates(index, all);
+  EXPECT_EQ(Estimates(two, all), before);
+  // Rewritten and written back; a row that the codebook knew; rolled back below its training.
+  keys.Rewrite(23 * 64 + 5, 99);
+  index.MarkWritten(23 * 64 + 5);
+  Refresh(index, keys.View(), all, 1, &queries, true);
+  EXPECT_EQ(index.n_trained(), 1u);
+  EXPECT_NE(Estimates(index, all), before);
+  keys.k = MadeKeys(1600).k;
+  index.MarkWritten(23 * 64 + 5);
+  Refresh(index, keys.View(), all, 1, &queries, true);
+  EXPECT_EQ(Estimates(index, all), before);
+  index.MarkWritten(7);
+  Refresh(index, keys.View(), all, 1, &queries, true);
+  EXPECT_EQ(index.n_trained(), 2u);
+  CodeIndex fresh;
+  Refresh(index, keys.View(), known, 1, &queries, true);
+  Refresh(fresh, keys.View(), known, 1, &queries, true);
+  EXPECT_EQ(Estimates(index, known), Estimates(fresh, known));
+  // The products matter; without them the diagonal does.
+  queries.products[5] = 0.9f;
+  CodeIndex other, diagonal;
+  Refresh(other, keys.View(), known, 1, &queries, true);
+  EXPECT_NE(Estimates(other, known), Estimates(fresh, known));
+  queries.n_product_rows = CodeIndex::kFewQueries - 1;
+  Refresh(diagonal, keys.View(), known, 1, &queries, true);
+  EXPECT_TRUE(diagonal.Book(diagonal.book_of(3), 1).rotated());
+  EXPECT_NE(Estimates(diagonal, known), Estimates(other, known));
+  // The other form starts anew.
+  CodeIndex plain;
+  Refresh(plain, keys.View(), known, 1, &queries);
+  Refresh(index, keys.View(), known, 1, &queries);
+  EXPECT_FALSE(index.Book(index.book_of(3), 1).rotated());
+  EXPECT_EQ(Estimates(index, known), Estimates(plain, known));
 }
 
 TEST(CodeIndexTest, ForgetsAllAndThreadsChangeNothing) {
@@ -464,6 +518,52 @@ TEST(QueryMomentTest, KeepsTheLastRows) {
   add(pieces, 200, 300, 240);
   EXPECT_EQ(pieces.n_rows, 240);
   EXPECT_NEAR(pieces.mean[kDim + 3], expected, 0.1 * expected);
+}
+
+TEST(QueryMomentTest, ProductsAreOfTheLastRowsAndOnlyWhereAskedFor) {
+  constexpr int kDim = 32, kQueryHeads = 4;
+  std::vector<float> q(static_cast<size_t>(300) * kQueryHeads * kDim);
+  std::mt19937 random(6);
+  for (float& x : q) x = static_cast<float>(random() % 17) - 8.0f;
+  const auto add = [&](QueryMoment& moment, int begin, int end, bool products) {
+    std::vector<int> rows(end - begin);
+    std::iota(rows.begin(), rows.end(), begin);
+    QueryRows queries;
+    queries.q = reinterpret_cast<const std::byte*>(q.data());
+    queries.q_head = sizeof(float) * kDim;
+    queries.q_row = queries.q_head * kQueryHeads;
+    queries.rows = rows;
+    queries.n_heads = kQueryHeads;
+    queries.k_dim = kDim;
+    moment.Add(queries, 2, 240, products);
+  };
+  QueryMoment moment, once;
+  add(moment, 0, 300, false);
+  EXPECT_TRUE(moment.products.empty());
+  add(moment, 0, 100, true);
+  EXPECT_EQ(moment.n_product_rows, 100);
+  add(moment, 0, 300, true);
+  add(once, 60, 300, true);
+  EXPECT_EQ(moment.n_product_rows, 240);
+  EXPECT_EQ(moment.mean, once.mean);
+  for (int h = 0; h < 2; ++h) {
+    for (int i = 0; i < kDim; ++i) {
+      for (int j = i; j < kDim; ++j) {
+        double expected = 0;
+        for (int row = 60; row < 300; ++row) {
+          for (int head = 2 * h; head < 2 * h + 2; ++head) {
+            const float* at = q.data() + (row * kQueryHeads + head) * kDim;
+            expected += static_cast<double>(at[i]) * at[j] / (240 * 2);
+          }
+        }
+        ASSERT_NEAR(once.products[(h * kDim + i) * kDim + j], expected, 1e-3);
+        ASSERT_NEAR(moment.products[(h * kDim + i) * kDim + j], expected, 1e-3);
+      }
+    }
+  }
+  add(once, 0, 1, false);
+  EXPECT_TRUE(once.products.empty());
+  EXPECT_EQ(once.n_product_rows, 0);
 }
 
 }  // namespace

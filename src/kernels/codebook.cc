@@ -1,4 +1,4 @@
-// Training of a token codebook: channel weights, bits, packing into nibbles, k-means.
+// Training of a token codebook: channel weights or axes, bits, packing into nibbles, k-means.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kernels/key_axes.h"
+#include "kernels/moments.h"
 #include "kernels/token_codes.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -17,6 +19,7 @@
 #include <hwy/foreach_target.h>
 //
 #include "kernels/code_nearest-inl.h"
+#include "kernels/code_residuals-inl.h"
 #include "kernels/vector-inl.h"
 
 // What both halves of this file share.
@@ -24,7 +27,7 @@
 #define CONDENSE_KERNELS_CODEBOOK_CC_
 namespace condense {
 
-// y of the sample: [segment][dim][64 rows].
+// y of the sample: [segment][dim][64 rows]; rotated, dim axes.
 struct CodeSample {
   size_t dim = 0, n_segments = 0;
   std::vector<float> y;
@@ -45,36 +48,16 @@ namespace HWY_NAMESPACE {
 
 constexpr size_t kRows = kSegmentRows;
 
-// y of one segment's rows: weights times (keys - centroid). `tile`: from the segment's lane on.
-template <KvType kType>
-HWY_INLINE void WeighSegment(const SegmentKeys& keys, const int8_t* tile, float scale,
-                             const float* weights, float* y) {
-  const DF d;
-  HWY_ALIGN float row[16][16];
-  for (size_t c = 0; c < static_cast<size_t>(keys.dim); c += 16) {
-    HWY_ALIGN float center[16];
-    for (size_t i = 0; i < 16; ++i)
-      center[i] = scale * static_cast<float>(tile[(c + i) * kTileSegments]);
-    for (size_t first = 0; first < kRows; first += 16) {
-      for (size_t r = 0; r < 16; ++r) {
-        for (size_t g = 0; g < 16; g += kLanes) {
-          const VF key = Stored<kType>::Load(keys.k + (first + r) * keys.k_stride, c + g);
-          hn::Store(hn::Mul(hn::LoadU(d, weights + c + g), hn::Sub(key, hn::Load(d, center + g))),
-                    d, row[r] + g);
-        }
-      }
-      for (size_t i = 0; i < 16; ++i) {
-        float* to = y + (c + i) * kRows + first;
-        for (size_t r = 0; r < 16; ++r) to[r] = row[r][i];
-      }
-    }
-  }
-}
-
 void Weigh(const SegmentKeys& keys, const int8_t* tile, float scale, const float* weights,
            float* y) {
   WithType(keys.k_type,
            [&]<KvType kType>() HWY_ATTR { WeighSegment<kType>(keys, tile, scale, weights, y); });
+}
+
+void Rotate(const KeyAxes& axes, CodeSample& keys, CodeSample& rotated) {
+  for (size_t s = 0; s < keys.n_segments; ++s)
+    RotateRows(axes.to_code.data(), rotated.dim, keys.dim, keys.channel(s, 0),
+               rotated.channel(s, 0));
 }
 
 ChannelSpread SpreadOf(CodeSample& sample, size_t c) {
@@ -155,6 +138,7 @@ namespace condense {
 namespace {
 
 HWY_EXPORT(Weigh);
+HWY_EXPORT(Rotate);
 HWY_EXPORT(SpreadOf);
 HWY_EXPORT(KMeans);
 
@@ -192,9 +176,10 @@ void FillUncounted(uint64_t counted, size_t dim, float* y) {
   }
 }
 
-CodeSample MakeSample(const TrainArgs& args, const std::vector<float>& weights) {
+// Without weights, residuals as they are.
+CodeSample MakeSample(const TrainArgs& args, const float* weights) {
   CodeSample sample;
-  sample.dim = weights.size();
+  sample.dim = static_cast<size_t>(args.keys.dim);
   const int n_used = std::min(args.n_segments, kMostTrainSegments);
   sample.y.resize(static_cast<size_t>(n_used) * kSegmentRows * sample.dim);
   for (int i = 0; i < n_used; ++i) {
@@ -205,7 +190,7 @@ CodeSample MakeSample(const TrainArgs& args, const std::vector<float>& weights) 
     SegmentKeys keys = args.keys;
     keys.k += s * kSegmentRows * keys.k_stride;
     HWY_DYNAMIC_DISPATCH(Weigh)
-    (keys, tile + s % kTileSegments, args.centroid_scales[s], weights.data(),
+    (keys, tile + s % kTileSegments, args.centroid_scales[s], weights,
      sample.channel(sample.n_segments, 0));
     if (args.counted != nullptr)
       FillUncounted(args.counted[at], sample.dim, sample.channel(sample.n_segments, 0));
@@ -308,16 +293,48 @@ void AppendGrid(const std::vector<size_t>& channels, const std::vector<int>& bit
   }
 }
 
-}  // namespace
+KeyAxes AxesOf(const TrainArgs& args, const CodeSample& sample,
+               const std::vector<ChannelSpread>& spreads) {
+  std::vector<float> mean;
+  for (const ChannelSpread& spread : spreads) mean.push_back(spread.mean);
+  return FindKeyAxes(Covariance(sample.y.data(), sample.n_segments, sample.dim, mean.data()),
+                     args.keys.dim, args.query_products, args.query_moment);
+}
 
-TokenCodebook TrainCodebook(const TrainArgs& args) {
-  CONDENSE_CHECK(args.n_nibbles == 8 || args.n_nibbles == kMostNibbles);
-  CONDENSE_CHECK(args.keys.dim >= 16 && args.keys.dim <= 256 && args.keys.dim % 16 == 0);
-  const std::vector<float> weights =
-      ChannelWeights(args.query_moment, static_cast<size_t>(args.keys.dim));
-  CodeSample sample = MakeSample(args, weights);
-  const std::vector<ChannelSpread> spreads = Spreads(sample);
-  const std::vector<int> bits = GiveBits(spreads, args.n_nibbles);
+// Mean and variance along the axes, of residuals with such means along the channels.
+std::vector<ChannelSpread> SpreadsOfAxes(const KeyAxes& axes,
+                                         const std::vector<ChannelSpread>& of_channels) {
+  const size_t dim = of_channels.size();
+  std::vector<ChannelSpread> spreads(dim);
+  for (size_t a = 0; a < dim; ++a) {
+    double mean = 0;
+    for (size_t c = 0; c < dim; ++c)
+      mean += static_cast<double>(axes.to_code[a * dim + c]) * of_channels[c].mean;
+    spreads[a] = {static_cast<float>(mean), static_cast<float>(axes.variance[a])};
+  }
+  return spreads;
+}
+
+// The sample along the first axes, as far as one has bits.
+CodeSample RotatedSample(const KeyAxes& axes, const std::vector<int>& bits, CodeSample& sample) {
+  CodeSample rotated;
+  rotated.n_segments = sample.n_segments;
+  for (size_t a = 0; a < bits.size(); ++a) {
+    if (bits[a] > 0) rotated.dim = a + 1;
+  }
+  rotated.y.resize(rotated.n_segments * rotated.dim * kSegmentRows);
+  HWY_DYNAMIC_DISPATCH(Rotate)(axes, sample, rotated);
+  return rotated;
+}
+
+void AppendRow(const std::vector<float>& matrix, size_t dim, size_t row, std::vector<float>& to) {
+  to.insert(to.end(), matrix.data() + row * dim, matrix.data() + (row + 1) * dim);
+}
+
+// From the coded sample, whose channels have such bits and spreads: what the nibbles hold. Channels
+// weigh 1 where there are no weights.
+TokenCodebook MakeBook(const TrainArgs& args, CodeSample& sample, const std::vector<int>& bits,
+                       const std::vector<ChannelSpread>& spreads, const float* weights) {
   Nibbles nibbles = Pack(bits, args.n_nibbles);
   PairByVariance(spreads, nibbles);
   TokenCodebook book;
@@ -327,7 +344,7 @@ TokenCodebook TrainCodebook(const TrainArgs& args) {
     const size_t begin = book.channel.size();
     for (size_t c : channels) {
       book.channel.push_back(static_cast<uint8_t>(c));
-      book.weight.push_back(weights[c]);
+      book.weight.push_back(weights != nullptr ? weights[c] : 1.0f);
     }
     AppendGrid(channels, bits, spreads, book.entries);
     book.first.push_back(static_cast<uint8_t>(book.channel.size()));
@@ -336,6 +353,38 @@ TokenCodebook TrainCodebook(const TrainArgs& args) {
      book.entries.data() + begin * kNibbleEntries);
   }
   return book;
+}
+
+TokenCodebook TrainWeighted(const TrainArgs& args) {
+  const std::vector<float> weights =
+      ChannelWeights(args.query_moment, static_cast<size_t>(args.keys.dim));
+  CodeSample sample = MakeSample(args, weights.data());
+  const std::vector<ChannelSpread> spreads = Spreads(sample);
+  return MakeBook(args, sample, GiveBits(spreads, args.n_nibbles), spreads, weights.data());
+}
+
+TokenCodebook TrainRotated(const TrainArgs& args) {
+  CodeSample sample = MakeSample(args, nullptr);
+  const std::vector<ChannelSpread> of_channels = Spreads(sample);
+  const KeyAxes axes = AxesOf(args, sample, of_channels);
+  if (axes.empty()) return TrainWeighted(args);
+  const std::vector<ChannelSpread> spreads = SpreadsOfAxes(axes, of_channels);
+  const std::vector<int> bits = GiveBits(spreads, args.n_nibbles);
+  CodeSample rotated = RotatedSample(axes, bits, sample);
+  TokenCodebook book = MakeBook(args, rotated, bits, spreads, nullptr);
+  for (uint8_t axis : book.channel) {
+    AppendRow(axes.to_code, sample.dim, axis, book.to_code);
+    AppendRow(axes.to_query, sample.dim, axis, book.to_query);
+  }
+  return book;
+}
+
+}  // namespace
+
+TokenCodebook TrainCodebook(const TrainArgs& args) {
+  CONDENSE_CHECK(args.n_nibbles == 8 || args.n_nibbles == kMostNibbles);
+  CONDENSE_CHECK(args.keys.dim >= 16 && args.keys.dim <= 256 && args.keys.dim % 16 == 0);
+  return args.rotate ? TrainRotated(args) : TrainWeighted(args);
 }
 
 }  // namespace condense

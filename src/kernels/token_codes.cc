@@ -16,6 +16,7 @@
 
 #include "base/result.h"
 #include "kernels/code_nearest-inl.h"
+#include "kernels/code_residuals-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -107,6 +108,15 @@ HWY_INLINE void CodedChannels(const TokenCodebook& book, const SegmentKeys& keys
   }
 }
 
+// The same along the axes of a rotated codebook.
+template <KvType kType>
+HWY_INLINE void CodedAxes(const TokenCodebook& book, const SegmentKeys& keys, const int8_t* tile,
+                          float scale, float* y) {
+  HWY_ALIGN float residuals[kMostDim * kRows];
+  WeighSegment<kType>(keys, tile, scale, nullptr, residuals);
+  RotateRows(book.to_code.data(), book.channel.size(), static_cast<size_t>(keys.dim), residuals, y);
+}
+
 void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int8_t* tile,
                    float scale, uint8_t* codes) {
   HWY_ALIGN float y[kMostCoded * kRows];
@@ -115,8 +125,13 @@ void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int
   const bool all = keys.counted == ~uint64_t{0};
   for (size_t r = 0; r < kRows && !all; ++r)
     written[r % 16 * 4 + r / 16] = (keys.counted >> r & 1) != 0 ? 0xFF : 0;
-  WithType(keys.k_type,
-           [&]<KvType kType>() HWY_ATTR { CodedChannels<kType>(book, keys, tile, scale, y); });
+  WithType(keys.k_type, [&]<KvType kType>() HWY_ATTR {
+    if (book.rotated()) {
+      CodedAxes<kType>(book, keys, tile, scale, y);
+    } else {
+      CodedChannels<kType>(book, keys, tile, scale, y);
+    }
+  });
   for (size_t n = 0; n < static_cast<size_t>(book.n_nibbles); ++n) {
     const size_t first = book.first[n];
     const size_t n_channels = book.first[n + 1] - first;
@@ -140,6 +155,27 @@ void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int
   }
 }
 
+// scale (q / w) of the coded channels; rotated, scale q' of the coded axes, summed in 16 lanes.
+HWY_INLINE void QueryFactors(const TokenCodebook& book, const float* q, float scale,
+                             float* factors) {
+  const DF d;
+  const size_t dim = static_cast<size_t>(book.dim);
+  for (size_t i = 0; i < book.channel.size(); ++i) {
+    if (!book.rotated()) {
+      factors[i] = scale * q[book.channel[i]] / book.weight[i];
+      continue;
+    }
+    const float* axis = book.to_query.data() + i * dim;
+    VF sum[kRowVectors];
+    for (size_t g = 0; g < kRowVectors; ++g) {
+      sum[g] = hn::Zero(d);
+      for (size_t c = g * kLanes; c < dim; c += 16)
+        sum[g] = hn::MulAdd(hn::LoadU(d, axis + c), hn::LoadU(d, q + c), sum[g]);
+    }
+    factors[i] = scale * SumOfLanes(sum);
+  }
+}
+
 // scale (q / w)·entry per nibble and entry, and their least and greatest per nibble.
 struct Products {
   HWY_ALIGN float value[kMostNibbles][kNibbleEntries];
@@ -148,11 +184,13 @@ struct Products {
 HWY_INLINE void MakeProducts(const TokenCodebook& book, const float* q, float scale,
                              Products& products) {
   const DF d;
+  float factors[kMostCoded];
+  QueryFactors(book, q, scale, factors);
   for (size_t n = 0; n < static_cast<size_t>(book.n_nibbles); ++n) {
     VF value[kRowVectors];
     for (size_t g = 0; g < kRowVectors; ++g) value[g] = hn::Zero(d);
     for (size_t i = book.first[n]; i < book.first[n + 1]; ++i) {
-      const VF factor = hn::Set(d, scale * q[book.channel[i]] / book.weight[i]);
+      const VF factor = hn::Set(d, factors[i]);
       for (size_t g = 0; g < kRowVectors; ++g)
         value[g] = hn::MulAdd(
             factor, hn::LoadU(d, book.entries.data() + i * kNibbleEntries + g * kLanes), value[g]);
@@ -276,7 +314,7 @@ void CheckKeys(const SegmentKeys& keys, int lane) {
 
 size_t TokenCodebook::bytes() const {
   return sizeof(*this) + first.size() + channel.size() +
-         sizeof(float) * (weight.size() + entries.size());
+         sizeof(float) * (weight.size() + entries.size() + to_code.size() + to_query.size());
 }
 
 void EncodeCentroid(const SegmentKeys& keys, int8_t* tile, int lane, float* scale) {

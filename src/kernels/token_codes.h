@@ -5,7 +5,8 @@
 // views; knows no policy, cache or ggml.
 //
 //   segment    64 aligned rows; c_s: mean of its keys, int8 with one scale
-//   y_i        w_i (k_i - c_si), where w_i² is the queries' second moment of channel i
+//   y_i        w_i (k_i - c_si), where w_i² is the queries' second moment of channel i; rotated:
+//              k - c_s along axis i of kernels/key_axes.h, and q along its counterpart for q/w
 //   nibble     a choice among 16 entries in 1 to 4 channels of y; 8 (16) nibbles are a row's code
 //   estimate   scale (q·c_s) + the sum over the nibbles of scale (q/w)·entry, the latter in 8 bits
 //
@@ -54,7 +55,11 @@ struct TokenCodebook {
   std::vector<uint8_t> channel;  // no channel twice
   std::vector<float> weight;     // w > 0, finite
   std::vector<float> entries;    // [16 each]: the entries' coordinate in this channel of y, finite
+  // Rotated: channels are axes, all of weight 1; per coded axis [dim], what gives y of a residual
+  // and q' of a query. Else empty.
+  std::vector<float> to_code, to_query;
 
+  bool rotated() const { return !to_code.empty(); }
   bool empty() const { return dim == 0; }
   size_t bytes() const;  // memory it takes, for accounting
 };
@@ -77,8 +82,8 @@ void EncodeCentroid(const SegmentKeys& keys, int8_t* tile, int lane, float* scal
 
 // Writes the codes of the rows that count, [n_nibbles / 2][64], as laid out for CodeBytes: per
 // nibble the entry nearest to y, ties to the lower index. Other rows' codes stay. 1.5 µs with the
-// centroid for 64 channels. `tile`, `lane`, `scale`: the segment's own, from EncodeCentroid. Rows
-// with NaN or infinity get some valid code.
+// centroid for 64 channels; rotated, 64 rows times n_axes · dim multiply-adds more. `tile`, `lane`,
+// `scale`: the segment's own, from EncodeCentroid. Rows with NaN or infinity get some valid code.
 void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int8_t* tile, int lane,
                    float scale, uint8_t* codes);
 
@@ -97,12 +102,17 @@ struct TrainArgs {
   // zero: every channel weighs the same.
   const float* query_moment = nullptr;
   int n_nibbles = 8;  // 8 or 16
+  // Code along the axes of kernels/key_axes.h instead of the channels.
+  bool rotate = false;
+  // [dim, dim], for `rotate`: sum or mean of q_i q_j, of which j >= i counts. Null: query_moment.
+  const float* query_products = nullptr;
 };
 // Channel weights, bits, channels of nibbles and their entries (TokenCodebook), from a sample of
 // keys: bits one at a time to the channel whose expected squared error of y falls most, nibbles
 // packed first-fit, entries from uniform Gaussian quantisers and 6 rounds of k-means. Rows that are
 // not finite are passed over. Deterministic; .8 ms for 4,096 rows of 64 channels, 1.1 ms of 128
-// (one core, AVX-512, 2.8 GHz).
+// (one core, AVX-512, 2.8 GHz). Rotated, the decomposition comes on top: of the order of dim³.
+// Keys whose covariance overflows are coded without rotation.
 TokenCodebook TrainCodebook(const TrainArgs& args);
 
 // One query head's side of the estimates: 16 products a nibble in steps common to the head, so wide

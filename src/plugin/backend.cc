@@ -101,6 +101,7 @@ void FlashAttention(Backend& backend, const ggml_tensor* op) {
 
   const NodeKeys keys = KeysOf(op);
   AttentionNode node = ToAttentionNode(op, keys);
+  node.query_products = state.query_products();
   auto found = backend.layers.find(keys.cache->data);
   CachedLayer untracked;
   CachedLayer& layer = found != backend.layers.end() ? found->second : untracked;

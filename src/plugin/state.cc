@@ -36,6 +36,7 @@ Status PluginState::SetPolicy(const char* spec) {
   if (!made.ok()) return Error{made.error()};
   std::lock_guard lock(mutex_);
   policy_ = std::move(made->policy);
+  query_products_ = query_products_ || policy_->wants_query_products();
   spec_ = std::move(made->spec);
   by_default_ = false;
   ++generation_;
@@ -51,6 +52,11 @@ std::shared_ptr<const Policy> PluginState::policy(uint64_t* generation) {
 std::string PluginState::policy_spec() {
   std::lock_guard lock(mutex_);
   return spec_;
+}
+
+bool PluginState::query_products() {
+  std::lock_guard lock(mutex_);
+  return query_products_;
 }
 
 void PluginState::Forget() {

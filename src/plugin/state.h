@@ -25,6 +25,9 @@ class PluginState {
   // The policy in force and a number that changes with every SetPolicy and Forget.
   std::shared_ptr<const Policy> policy(uint64_t* generation);
   std::string policy_spec();
+  // A policy that wants products of prompt queries was set once: the next prompt may be computed
+  // under another policy, as `compare` does.
+  bool query_products();
 
   void Forget();
   // Changes whenever summaries must be dropped.
@@ -50,6 +53,7 @@ class PluginState {
   std::shared_ptr<const Policy> policy_;
   std::string spec_;
   bool by_default_ = false;  // nobody asked for the policy, nor was told of it
+  bool query_products_ = false;
   uint64_t generation_ = 1, forget_generation_ = 1;
   condense_counters counters_ = {};
   std::array<condense_layer_counters, CONDENSE_MAX_LAYERS> layers_ = {};

@@ -1,4 +1,5 @@
 // The policy `condense` on made caches.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <string>
 
 #include "select/registry.h"
 #include "select/row_cache.h"
@@ -154,13 +156,16 @@ TEST(CondensePolicyTest, FindsNeedlesAtFivePercent) {
           cache.LookFor(h, {needles[h]});
         }
         // Beside q8_0 keys, codes weigh twice as much.
-        const Selection selection = Select(cache, type == KvType::kQ8_0 ? "condense:budget=7%"
-                                                  : dim < 128           ? "condense:budget=5%"
-                                                              : "condense:budget=5%,bits=64");
-        ASSERT_FALSE(selection.dense);
-        for (int h = 0; h < cache.n_query_heads(); ++h) {
-          EXPECT_TRUE(HasRow(Rows(selection.VMask(h / group), selection), needles[h]))
-              << KvTypeName(type) << ' ' << dim << ' ' << group << " head " << h;
+        const std::string spec = type == KvType::kQ8_0 ? "condense:budget=7%"
+                                 : dim < 128           ? "condense:budget=5%"
+                                                       : "condense:budget=5%,bits=64";
+        for (const std::string& each : {spec, spec + ",rotation=on"}) {
+          const Selection selection = Select(cache, each.c_str());
+          ASSERT_FALSE(selection.dense);
+          for (int h = 0; h < cache.n_query_heads(); ++h) {
+            EXPECT_TRUE(HasRow(Rows(selection.VMask(h / group), selection), needles[h]))
+                << KvTypeName(type) << ' ' << dim << ' ' << group << " head " << h << ' ' << each;
+          }
         }
       }
     }
@@ -230,28 +235,57 @@ TEST(CondensePolicyTest, RowsByTurnsKeepTheMassAndHearNothingOfTheOthers) {
 }
 
 TEST(CondensePolicyTest, ThreadsChangeNothing) {
-  RowCache one({.n_kv_heads = 3}), two({.n_kv_heads = 3});
-  EXPECT_TRUE(Same(Select(one, "condense:budget=12%", 1), Select(two, "condense:budget=12%", 2)));
+  for (const char* spec : {"condense:budget=12%", "condense:budget=12%,rotation=on"}) {
+    RowCache one({.n_kv_heads = 3}), two({.n_kv_heads = 3});
+    EXPECT_TRUE(Same(Select(one, spec, 1), Select(two, spec, 2)));
+  }
+}
+
+TEST(CondensePolicyTest, RotationWantsTheQueriesProducts) {
+  EXPECT_FALSE(Make("condense")->wants_query_products());
+  EXPECT_FALSE(Make("condense:rotation=off")->wants_query_products());
+  EXPECT_TRUE(Make("condense:rotation=on")->wants_query_products());
+  const Result<BoundPolicy> wrong = MakePolicy("condense:rotation=maybe");
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_THAT(wrong.error(), ::testing::HasSubstr("rotation"));
+  EXPECT_THAT(wrong.error(), ::testing::HasSubstr("maybe"));
+  // The same rows with the prompt's queries and without, or with their squares alone, are coded
+  // along other axes.
+  RowCache with({}), squares({}), without({});
+  with.NotePrompt(240, true);
+  squares.NotePrompt(240);
+  const char* const spec = "condense:budget=12%,rotation=on";
+  const Selection a = Select(with, spec), b = Select(squares, spec), c = Select(without, spec);
+  ASSERT_FALSE(a.dense || b.dense || c.dense);
+  EXPECT_FALSE(Same(a, b));
+  EXPECT_FALSE(Same(a, c));
+  EXPECT_FALSE(Same(b, c));
+  // Where no prompt was seen the steps' own queries weigh, once there are enough.
+  for (int i = 1; i < CodeIndex::kFewQueries; ++i) Select(without, spec);
+  EXPECT_EQ(without.memory().queries.n_product_rows, CodeIndex::kFewQueries);
+  EXPECT_FALSE(Same(Select(without, spec), c));
 }
 
 TEST(CondensePolicyTest, RewrittenRowsAreCodedAgain) {
-  RowCache cache({}), fresh({});
-  cache.See({{0, 4000}});
-  fresh.See({{0, 4000}});
-  Select(cache, "condense:budget=12%");
-  for (int row : {3990, 3000, 17}) {
-    for (RowCache* each : {&cache, &fresh}) {
-      each->Rewrite(row, row);
-      each->MarkWritten(row);
-      each->LookFor(0, {row});
-    }
-    EXPECT_TRUE(Same(Select(cache, "condense:budget=12%"), Select(fresh, "condense:budget=12%")))
-        << row;
-    fresh.codes().Forget();
-    fresh.memory() = SequenceMemory();
-    if (row == 17) {
-      // The codebook knew row 17: all was trained anew, as without a past.
-      EXPECT_TRUE(Same(Select(cache, "condense:budget=12%"), Select(fresh, "condense:budget=12%")));
+  for (const char* spec : {"condense:budget=12%", "condense:budget=12%,rotation=on"}) {
+    RowCache cache({}), fresh({});
+    cache.NotePrompt(240, true), fresh.NotePrompt(240, true);
+    cache.See({{0, 4000}});
+    fresh.See({{0, 4000}});
+    Select(cache, spec);
+    for (int row : {3990, 3000, 17}) {
+      for (RowCache* each : {&cache, &fresh}) {
+        each->Rewrite(row, row);
+        each->MarkWritten(row);
+        each->LookFor(0, {row});
+      }
+      EXPECT_TRUE(Same(Select(cache, spec), Select(fresh, spec))) << row;
+      fresh.codes().Forget();
+      fresh.memory() = SequenceMemory();
+      if (row == 17) {
+        // The codebook knew row 17: all was trained anew, as without a past.
+        EXPECT_TRUE(Same(Select(cache, spec), Select(fresh, spec)));
+      }
     }
   }
 }
@@ -303,7 +337,8 @@ TEST(CondensePolicyTest, TheRestTakesTheMeanOfClosedValues) {
 }
 
 TEST(CondensePolicyTest, AWarmStepAllocatesNothing) {
-  for (const char* spec : {"condense:budget=8%", "condense:budget=30%,bits=64"}) {
+  for (const char* spec :
+       {"condense:budget=8%", "condense:budget=30%,bits=64", "condense:budget=8%,rotation=on"}) {
     RowCache cache({.n_kv_heads = 3});
     const std::unique_ptr<Policy> policy = Make(spec);
     Selection selection;

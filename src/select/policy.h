@@ -66,6 +66,8 @@ class Policy {
   virtual bool is_dense() const { return false; }
   // Dense attention sums V in descending order (the noise-floor control).
   virtual bool reverse_order() const { return false; }
+  // Wants products of the prompt's queries (QueryMoment), which cost memory and time.
+  virtual bool wants_query_products() const { return false; }
   // With fewer visible rows everything is read, whatever the budget.
   virtual int least_rows() const { return 0; }
 

@@ -119,7 +119,7 @@ class RowCache {
   }
 
   // The prompt's queries, as a node of it leaves them: all as they are now.
-  void NotePrompt(int n_rows) {
+  void NotePrompt(int n_rows, bool with_products = false) {
     const std::vector<int> rows(n_rows, 0);
     QueryRows queries;
     queries.q = reinterpret_cast<const std::byte*>(q_.data());
@@ -127,7 +127,7 @@ class RowCache {
     queries.rows = rows;
     queries.n_heads = n_query_heads();
     queries.k_dim = shape_.dim;
-    codes_.NoteQueries(queries, shape_.n_kv_heads);
+    codes_.NoteQueries(queries, shape_.n_kv_heads, with_products);
   }
 
   CodeIndex& codes() { return codes_; }

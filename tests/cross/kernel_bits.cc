@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/codes_case.h"
+#include "kernels/moments.h"
 #include "kernels/summary.h"
 #include "kernels/target.h"
 #include "kernels/test_case.h"
@@ -113,10 +114,15 @@ uint64_t SummaryBits(KvType type, int dim) {
 }
 
 // Centroids, codebook, codes and a step's estimates and worths.
-uint64_t CodesBits(const CodesCase& shape) {
+uint64_t CodesBits(const CodesCase& shape, bool rotate) {
   Hash hash;
   CodedKeys coded(shape);
+  std::vector<float> products(static_cast<size_t>(shape.dim) * shape.dim);
+  coded.train.rotate = rotate, coded.train.query_products = products.data();
+  for (size_t h = 0; h < static_cast<size_t>(shape.n_heads); ++h)
+    AddProducts(coded.q.data() + h * shape.dim, shape.dim, 0.1f, products.data());
   coded.Encode();
+  hash.Add(coded.book.to_code), hash.Add(coded.book.to_query);
   hash.Add(coded.scales), hash.Add(coded.book.weight), hash.Add(coded.book.entries);
   for (uint8_t channel : coded.book.channel) hash.Add(channel);
   for (int8_t steps : coded.centroids) hash.Add(static_cast<uint32_t>(steps));
@@ -142,8 +148,11 @@ void PrintTarget(const std::string& target) {
   }
   for (int dim : {32, 64, 128, 256}) {
     for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0})
-      print("codes, " + std::to_string(dim) + " " + KvTypeName(type),
-            CodesBits({.dim = dim, .n_nibbles = dim == 128 ? 16 : 8, .type = type}));
+      for (bool rotate : {false, true}) {
+        print(
+            (rotate ? "rotated codes, " : "codes, ") + std::to_string(dim) + " " + KvTypeName(type),
+            CodesBits({.dim = dim, .n_nibbles = dim == 128 ? 16 : 8, .type = type}, rotate));
+      }
   }
 }
 

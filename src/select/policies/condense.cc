@@ -36,6 +36,7 @@ struct Options {
   double byte_share = 0.08;  // (0, 1] of the bytes that dense attention reads
   double split = 0.5;        // |B| / |A|, (0, 1]
   int n_nibbles = 8;         // of a row's code
+  bool rotation = false;
   int anchor = 1, window = 64;
   int refresh_segments = 64;
   LayerRange dense_layers;
@@ -143,6 +144,7 @@ class CondensePolicy final : public Policy {
   explicit CondensePolicy(const Options& options) : options_(options) {}
 
   int least_rows() const override { return kLeastRows; }
+  bool wants_query_products() const override { return options_.rotation; }
 
   void Select(const LayerQuery& query, Selection& selection) const override {
     static thread_local StepScratch scratch;
@@ -184,19 +186,20 @@ class CondensePolicy final : public Policy {
     request.segments = s.parts.segments;
     request.visible = query.visible;
     request.n_nibbles = options_.n_nibbles;
+    request.rotate = options_.rotation;
     request.refresh_segments = options_.refresh_segments;
     request.queries = &query.codes->prompt_queries();
     if (request.queries->n_rows < CodeIndex::kFewQueries) {
       // No prompt to speak of passed by (a restored state): the sequence's own steps will do. Steps
       // taken back are among them.
-      NoteStep(query);
+      NoteStep(query, options_.rotation);
       request.queries = &query.memory->queries;
     }
     request.n_threads = query.n_threads;
     query.codes->Refresh(*query.kv, request);
   }
 
-  static void NoteStep(const LayerQuery& query) {
+  static void NoteStep(const LayerQuery& query, bool with_products) {
     const int row = 0;
     QueryRows queries;
     queries.q = reinterpret_cast<const std::byte*>(query.q);
@@ -205,7 +208,7 @@ class CondensePolicy final : public Policy {
     queries.rows = {&row, 1};
     queries.n_heads = query.n_query_heads;
     queries.k_dim = query.kv->k_dim;
-    query.memory->queries.Add(queries, query.kv->n_kv_heads, CodeIndex::kMomentRows);
+    query.memory->queries.Add(queries, query.kv->n_kv_heads, CodeIndex::kMomentRows, with_products);
   }
 
   void Choose(const LayerQuery& query, const RowParts& parts, const RowBudget& budget,
@@ -295,6 +298,7 @@ std::unique_ptr<Policy> Make(KeyReader& reader) {
   options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
   options.split = reader.Number("split", 0.01, 1);
   options.n_nibbles = reader.Choice("bits", {"32", "64"}) == 0 ? 8 : 16;
+  options.rotation = reader.Bool("rotation");
   options.anchor = static_cast<int>(reader.Int("anchor", 0, 1024));
   options.window = static_cast<int>(reader.Int("window", 1, 1'000'000));
   options.refresh_segments =
@@ -318,6 +322,9 @@ CONDENSE_REGISTER_POLICY(
                  {"split", "0.5",
                   "rows whose V is read, as a share of those whose K is; 0.01 to 1"},
                  {"bits", "32", "of a row's code: 32 or 64"},
+                 {"rotation", "off",
+                  "on: codes along the keys' principal axes in the queries' metric, at some more "
+                  "set-up and memory"},
                  {"anchor", "1", "rows: the first visible ones are always read; 0 to 1024"},
                  {"window", "64", "rows: the last visible ones are always read; 1 to 1000000"},
                  {"refresh", "4096",
