@@ -4,7 +4,6 @@
 #include <array>
 
 #include "base/result.h"
-#include "kernels/moments.h"
 
 namespace condense {
 namespace {
@@ -17,64 +16,6 @@ constexpr uint64_t kAllRows = ~uint64_t{0};
 constexpr int kParallelSegments = 4;
 
 }  // namespace
-
-void QueryMoment::Add(const QueryRows& queries, int n_kv_heads, int most_rows, bool with_products) {
-  const int dim = queries.k_dim;
-  const int group = queries.n_heads / n_kv_heads;
-  std::span<const int> rows = queries.rows;
-  if (rows.empty()) return;
-  if (static_cast<int>(rows.size()) > most_rows) rows = rows.last(most_rows);
-  if (with_products) {
-    AddProductsOf(queries, rows, n_kv_heads, most_rows);
-  } else if (!products.empty()) {
-    products = {};
-    n_product_rows = 0;
-  }
-  const size_t n_values = static_cast<size_t>(n_kv_heads) * dim;
-  if (mean.size() != n_values) {
-    mean.assign(n_values, 0.0f);
-    n_rows = 0;
-  }
-  const int n_new = static_cast<int>(rows.size());
-  const int n_old = std::min(n_rows, most_rows - n_new);
-  const float keep = static_cast<float>(n_old) / static_cast<float>(n_old + n_new);
-  const float share = 1.0f / (static_cast<float>(group) * static_cast<float>(n_old + n_new));
-  for (float& value : mean) value *= keep;
-  for (int row : rows) {
-    for (int h = 0; h < queries.n_heads; ++h) {
-      const auto* q =
-          reinterpret_cast<const float*>(queries.q + row * queries.q_row + h * queries.q_head);
-      float* to = mean.data() + static_cast<size_t>(h / group) * dim;
-      for (int c = 0; c < dim; ++c) to[c] += share * q[c] * q[c];
-    }
-  }
-  n_rows = n_old + n_new;
-}
-
-void QueryMoment::AddProductsOf(const QueryRows& queries, std::span<const int> rows, int n_kv_heads,
-                                int most_rows) {
-  const size_t dim = queries.k_dim;
-  const int group = queries.n_heads / n_kv_heads;
-  const size_t n_values = n_kv_heads * dim * dim;
-  if (products.size() != n_values) {
-    products.assign(n_values, 0.0f);
-    n_product_rows = 0;
-  }
-  const int n_new = static_cast<int>(rows.size());
-  const int n_old = std::min(n_product_rows, most_rows - n_new);
-  const float keep = static_cast<float>(n_old) / static_cast<float>(n_old + n_new);
-  const float share = 1.0f / (static_cast<float>(group) * static_cast<float>(n_old + n_new));
-  for (float& value : products) value *= keep;
-  for (int h = 0; h < queries.n_heads; ++h) {
-    float* to = products.data() + h / group * dim * dim;
-    for (int row : rows) {
-      AddProducts(
-          reinterpret_cast<const float*>(queries.q + row * queries.q_row + h * queries.q_head),
-          queries.k_dim, share, to);
-    }
-  }
-  n_product_rows = n_old + n_new;
-}
 
 void CodeIndex::MarkWritten(int row) {
   const int segment = row / kSegmentRows;
@@ -94,8 +35,8 @@ void CodeIndex::MarkWritten(int row) {
 // that stand for one of them stand for none of the segment.
 void CodeIndex::TakeOver(int segment, uint64_t rows, const Strand* by) {
   for (Strand& strand : strands_) {
-    if (&strand == by || (strand.rows[segment] & rows) == 0) continue;
-    strand.rows[segment] = 0;
+    if (&strand == by || (strand.RowsOf(segment) & rows) == 0) continue;
+    strand.SetRows(segment, 0);
     strand.segments[segment].book = -1;
     strand.segments[segment].centroid = 0;
   }
@@ -142,6 +83,19 @@ void CodeIndex::Resize(const KvView& view, const Request& request) {
   }
 }
 
+void CodeIndex::Strand::SetRows(int segment, uint64_t now) {
+  if (rows.empty() && now != 0 && now != kAllRows) {
+    std::vector<uint64_t> each(segments.size());
+    for (size_t s = 0; s < each.size(); ++s) each[s] = RowsOf(static_cast<int>(s));
+    rows = std::move(each);
+  }
+  if (!rows.empty()) {
+    rows[segment] = now;
+  } else {
+    segments[segment].whole = now != 0;
+  }
+}
+
 // To capacity_ segments.
 void CodeIndex::GrowStrand(Strand& strand, int old_capacity) const {
   std::vector<int8_t> centroids(n_kv_heads_ * CentroidsOfHead());
@@ -158,13 +112,15 @@ void CodeIndex::GrowStrand(Strand& strand, int old_capacity) const {
   strand.scales = std::move(scales);
   strand.segments.reserve(capacity_);
   strand.segments.resize(capacity_);
+  if (strand.rows.empty()) return;
   strand.rows.reserve(capacity_);
   strand.rows.resize(capacity_, 0);
 }
 
 void CodeIndex::Clear(Strand& strand) {
-  std::fill(strand.rows.begin(), strand.rows.end(), 0);
+  strand.rows = {};
   for (Segment& segment : strand.segments) {
+    segment.whole = 0;
     segment.book = -1;
     segment.centroid = 0;
   }
@@ -290,8 +246,9 @@ void CodeIndex::FreeUnused() {
 bool CodeIndex::Conflicts(const Strand& strand, const Request& request, int* n_common) const {
   *n_common = 0;
   for (int32_t s : request.segments) {
-    if (strand.rows[s] == 0) continue;
-    if ((strand.rows[s] & request.Rows(s)) == 0) return true;
+    const uint64_t rows = strand.RowsOf(s);
+    if (rows == 0) continue;
+    if ((rows & request.Rows(s)) == 0) return true;
     ++*n_common;
   }
   return false;
@@ -327,17 +284,17 @@ void CodeIndex::TakeFromOthers(int segment, uint64_t rows) {
   Strand& to = strands_[current_];
   const Strand* from = nullptr;
   for (const Strand& other : strands_) {
-    const uint64_t theirs = other.rows[segment];
+    const uint64_t theirs = other.RowsOf(segment);
     if (&other == &to || other.segments[segment].book < 0 || (theirs & rows) == 0) continue;
     if ((rows & ~theirs) == 0) {
       from = &other;
       break;
     }
-    if (from == nullptr && (theirs & ~rows) != 0 && to.rows[segment] == 0) from = &other;
+    if (from == nullptr && (theirs & ~rows) != 0 && to.RowsOf(segment) == 0) from = &other;
   }
   if (from == nullptr) return;
   to.segments[segment] = from->segments[segment];
-  to.rows[segment] = from->rows[segment];
+  to.SetRows(segment, from->RowsOf(segment));
   const int tile = segment / kTileSegments, lane = segment % kTileSegments;
   for (int h = 0; h < n_kv_heads_; ++h) {
     const size_t first = h * CentroidsOfHead() + CentroidBytes(tile * kTileSegments, k_dim_) + lane;
@@ -359,10 +316,10 @@ int CodeIndex::FindMissing(const Request& request) {
   missing_.clear();
   for (int32_t s : request.segments) {
     const uint64_t rows = request.Rows(s);
-    const bool current = (rows & ~strand.rows[s]) == 0 && strand.segments[s].book >= 0;
+    const bool current = (rows & ~strand.RowsOf(s)) == 0 && strand.segments[s].book >= 0;
     if (!current) TakeFromOthers(s, rows);
     const Segment& segment = strand.segments[s];
-    const uint64_t have = strand.rows[s];
+    const uint64_t have = strand.RowsOf(s);
     if ((rows & ~have) == 0) {
       if (segment.book >= 0) {
         at = segment.book;
@@ -386,7 +343,7 @@ void CodeIndex::MissAll(const Request& request) {
   missing_.clear();
   counted_.clear();
   for (int32_t s : request.segments) {
-    const uint64_t rows = request.Rows(s), have = strand.rows[s];
+    const uint64_t rows = request.Rows(s), have = strand.RowsOf(s);
     const bool keep = (rows & ~have) == 0 && strand.segments[s].centroid != 0;
     missing_.push_back({.segment = s, .anew = !keep, .rows = keep ? have : rows});
     counted_.push_back(rows);
@@ -414,8 +371,7 @@ void CodeIndex::Refresh(const KvView& view, const Request& request) {
   for (const Missing& m : missing_) {
     Segment& segment = strand.segments[m.segment];
     const bool beside = m.book >= 0;
-    uint64_t& rows = strand.rows[m.segment];
-    rows = beside ? rows | m.rows : m.rows;
+    strand.SetRows(m.segment, beside ? strand.RowsOf(m.segment) | m.rows : m.rows);
     segment.book = static_cast<int16_t>(beside ? m.book : at);
     if (m.anew || beside) segment.stamp = ++clock_;
     segment.centroid = 1;
@@ -438,7 +394,8 @@ CodesView CodeIndex::View(int kv_head) const {
 }
 
 size_t CodeIndex::bytes() const {
-  size_t n = codes_.capacity() + sizeof(float) * (prompt_.mean.capacity() + prompt_.products.capacity());
+  size_t n =
+      codes_.capacity() + sizeof(float) * (prompt_.mean.capacity() + prompt_.products.capacity());
   for (const Strand& strand : strands_) {
     n += strand.centroids.capacity() + sizeof(float) * strand.scales.capacity() +
          sizeof(Segment) * strand.segments.capacity() + sizeof(uint64_t) * strand.rows.capacity();

@@ -24,6 +24,7 @@
 
 #include "base/row_mask.h"
 #include "cache/kv_view.h"
+#include "cache/query_moment.h"
 #include "kernels/token_codes.h"
 
 namespace condense {
@@ -36,32 +37,6 @@ inline uint64_t SegmentRows(std::span<const uint16_t> mask, int segment) {
   std::memcpy(&rows, mask.data() + block, 2 * std::min(kBlocks, mask.size() - block));
   return rows;
 }
-
-// Query rows of one node: f32 [row][head][k_dim] by byte strides.
-struct QueryRows {
-  const std::byte* q = nullptr;
-  size_t q_row = 0, q_head = 0;
-  std::span<const int> rows;  // which, ascending
-  int n_heads = 0, k_dim = 0;
-};
-
-// Second moment per KV head of its group's queries: what an error in a key costs.
-struct QueryMoment {
-  std::vector<float> mean;  // of q_i², [n_kv_heads, k_dim]
-  int n_rows = 0;           // that it stands for
-  // Means of q_i q_j, [n_kv_heads, k_dim, k_dim], of which j >= i counts. Empty unless asked for:
-  // 16 KB a KV head of 64 channels and layer.
-  std::vector<float> products;
-  int n_product_rows = 0;
-
-  // Takes in rows; of what was there before, as much stays as makes `most_rows` together. Without
-  // `with_products` those kept until now are dropped.
-  void Add(const QueryRows& queries, int n_kv_heads, int most_rows, bool with_products = false);
-
- private:
-  void AddProductsOf(const QueryRows& queries, std::span<const int> rows, int n_kv_heads,
-                     int most_rows);
-};
 
 class CodeIndex {
  public:
@@ -119,15 +94,23 @@ class CodeIndex {
   struct Segment {              // 8 bytes beside the 320 of one head's codes and centroid
     int64_t book : 15 = -1;     // -1: not coded
     uint64_t centroid : 1 = 0;  // current
-    uint64_t stamp : 48 = 0;
+    uint64_t whole : 1 = 0;     // of a strand without `rows`: all rows, else none
+    uint64_t stamp : 47 = 0;
   };
   static_assert(sizeof(Segment) == 8);
   struct Strand {
     std::vector<Segment> segments;  // [capacity_]
-    std::vector<uint64_t> rows;     // [capacity_] that centroid and codes stand for; 0: none
+    std::vector<uint64_t> rows;  // [capacity_], or empty where all segments are whole or not coded
     std::vector<int8_t> centroids;  // [n_kv_heads] CentroidsOfHead()
     std::vector<float> scales;      // [n_kv_heads] ScalesOfHead()
     uint64_t last_used = 0;
+
+    // The rows that a segment's centroid and codes stand for; 0: none.
+    uint64_t RowsOf(int segment) const {
+      if (!rows.empty()) return rows[segment];
+      return segments[segment].whole != 0 ? ~uint64_t{0} : 0;
+    }
+    void SetRows(int segment, uint64_t now);
   };
   // What a Refresh has to code.
   struct Missing {

@@ -190,7 +190,7 @@ TEST_P(CodeRotationTest, CodesNameTheNearestEntriesAlongTheAxes) {
           for (int c = 0; c < shape.dim; ++c)
             magnitude += std::fabs(book.to_code[i * shape.dim + c]) * size[c];
           for (int e = 0; e < kNibbleEntries; ++e) {
-            const double off = y - book.entries[i * kNibbleEntries + static_cast<size_t>(e)];
+            const double off = y - book.Entry(i * kNibbleEntries + static_cast<size_t>(e));
             distance[e] += off * off;
             close = std::max(
                 close, (shape.dim + 8) * kUnit * magnitude * (std::fabs(off) + magnitude * kUnit));
@@ -225,7 +225,7 @@ TEST_P(CodeRotationTest, EstimatesAreTheSumsOfProductsAlongTheAxes) {
         for (int n = 0; n < shape.n_nibbles; ++n) {
           for (size_t i = coded.book.first[n]; i < coded.book.first[n + 1]; ++i) {
             const double entry =
-                coded.book.entries[i * kNibbleEntries + static_cast<size_t>(coded.Code(row, n))];
+                coded.book.Entry(i * kNibbleEntries + static_cast<size_t>(coded.Code(row, n)));
             sum += Along(coded.book.to_query, shape.dim, i, q) * entry;
             for (int c = 0; c < shape.dim; ++c)
               magnitude += std::fabs(coded.book.to_query[i * shape.dim + c] * q[c] * entry);
@@ -271,7 +271,8 @@ TEST_P(CodeRotationTest, WhatIsNotFiniteOrDoesNotVaryIsHarmless) {
     std::memcpy(coded.Row(70), &nan, 4);
     coded.train.rotate = true;
     coded.Encode();
-    for (float entry : coded.book.entries) ASSERT_TRUE(std::isfinite(entry)) << size;
+    for (uint16_t entry : coded.book.entries)
+      ASSERT_TRUE(std::isfinite(F32FromBF16(entry))) << size;
     EXPECT_TRUE(std::isnan(coded.scales[1]));
     RowMask visible(4 * 4, 0xFFFF);
     std::fill_n(visible.begin() + 4, 4, 0);
@@ -284,7 +285,7 @@ TEST_P(CodeRotationTest, WhatIsNotFiniteOrDoesNotVaryIsHarmless) {
   coded.train.rotate = true;
   coded.moment.assign(64, nan);
   coded.Encode();
-  const std::vector<float> alone = coded.book.entries;
+  const std::vector<uint16_t> alone = coded.book.entries;
   std::vector<float> products(64 * 64, nan);
   coded.train.query_products = products.data();
   coded.Encode();

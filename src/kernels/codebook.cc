@@ -346,11 +346,12 @@ TokenCodebook MakeBook(const TrainArgs& args, CodeSample& sample, const std::vec
       book.channel.push_back(static_cast<uint8_t>(c));
       book.weight.push_back(weights != nullptr ? weights[c] : 1.0f);
     }
-    AppendGrid(channels, bits, spreads, book.entries);
+    std::vector<float> entries;
+    AppendGrid(channels, bits, spreads, entries);
     book.first.push_back(static_cast<uint8_t>(book.channel.size()));
     HWY_DYNAMIC_DISPATCH(KMeans)
-    (sample, book.channel.data() + begin, channels.size(), kRounds,
-     book.entries.data() + begin * kNibbleEntries);
+    (sample, book.channel.data() + begin, channels.size(), kRounds, entries.data());
+    for (float entry : entries) book.entries.push_back(BF16FromFinite(entry));
   }
   return book;
 }

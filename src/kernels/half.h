@@ -49,4 +49,12 @@ constexpr float F32FromBF16(uint16_t half) {
   return std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
 }
 
+// Rounded to nearest, ties to even; finite stays finite: what would round to infinity gives the
+// greatest finite value.
+constexpr uint16_t BF16FromFinite(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t half = (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
+  return static_cast<uint16_t>((half & 0x7FFFu) == 0x7F80u ? half - 1 : half);
+}
+
 }  // namespace condense

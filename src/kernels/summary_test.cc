@@ -147,6 +147,22 @@ TEST(HalfTest, RoundsToNearestEven) {
   EXPECT_EQ(F16FromF32Saturated(-1e6f), kF16MaxFinite | 0x8000);
 }
 
+TEST(HalfTest, BF16RoundsToNearestEvenAndStaysFinite) {
+  for (uint32_t half = 0; half < 0x7F7F; ++half) {
+    const float low = F32FromBF16(static_cast<uint16_t>(half)),
+                high = F32FromBF16(static_cast<uint16_t>(half + 1));
+    const float middle = low + (high - low) / 2;  // exact in FP32
+    const uint32_t even = half + half % 2;
+    ASSERT_EQ(BF16FromFinite(low), half);
+    ASSERT_EQ(BF16FromFinite(middle), even) << half;
+    ASSERT_EQ(BF16FromFinite(std::nextafter(middle, 0.0f)), half);
+    ASSERT_EQ(BF16FromFinite(std::nextafter(middle, high)), half + 1);
+    ASSERT_EQ(BF16FromFinite(-middle), even | 0x8000);
+  }
+  EXPECT_EQ(BF16FromFinite(std::numeric_limits<float>::max()), 0x7F7F);
+  EXPECT_EQ(BF16FromFinite(-std::numeric_limits<float>::max()), 0xFF7F);
+}
+
 // The kernels' own f16 loads, for every half, on every target: a single row of one block as its
 // mean.
 TEST_P(SummaryTest, EveryHalfLoadsExactly) {

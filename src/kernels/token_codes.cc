@@ -117,6 +117,10 @@ HWY_INLINE void CodedAxes(const TokenCodebook& book, const SegmentKeys& keys, co
   RotateRows(book.to_code.data(), book.channel.size(), static_cast<size_t>(keys.dim), residuals, y);
 }
 
+HWY_INLINE VF LoadEntries(const TokenCodebook& book, size_t i) {
+  return Stored<KvType::kBF16>::Load(reinterpret_cast<const std::byte*>(book.entries.data()), i);
+}
+
 void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int8_t* tile,
                    float scale, uint8_t* codes) {
   HWY_ALIGN float y[kMostCoded * kRows];
@@ -132,13 +136,18 @@ void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int
       CodedChannels<kType>(book, keys, tile, scale, y);
     }
   });
+  HWY_ALIGN float entries[kMostCoded * kNibbleEntries];
+  for (size_t i = 0; i < book.entries.size(); i += kNibbleEntries) {
+    for (size_t g = 0; g < kNibbleEntries; g += kLanes)
+      hn::StoreU(LoadEntries(book, i + g), DF(), entries + i + g);
+  }
   for (size_t n = 0; n < static_cast<size_t>(book.n_nibbles); ++n) {
     const size_t first = book.first[n];
     const size_t n_channels = book.first[n + 1] - first;
     if (n_channels == 0) {
       std::memset(nibbles[n % 2], 0, kRows);
     } else {
-      Nearest(n_channels, y + first * kRows, kRows, book.entries.data() + first * kNibbleEntries,
+      Nearest(n_channels, y + first * kRows, kRows, entries + first * kNibbleEntries,
               nibbles[n % 2]);
     }
     if (n % 2 == 0) continue;
@@ -192,8 +201,7 @@ HWY_INLINE void MakeProducts(const TokenCodebook& book, const float* q, float sc
     for (size_t i = book.first[n]; i < book.first[n + 1]; ++i) {
       const VF factor = hn::Set(d, factors[i]);
       for (size_t g = 0; g < kRowVectors; ++g)
-        value[g] = hn::MulAdd(
-            factor, hn::LoadU(d, book.entries.data() + i * kNibbleEntries + g * kLanes), value[g]);
+        value[g] = hn::MulAdd(factor, LoadEntries(book, i * kNibbleEntries + g * kLanes), value[g]);
     }
     VF least = value[0], most = value[0];
     for (size_t g = 0; g < kRowVectors; ++g) {
@@ -313,8 +321,8 @@ void CheckKeys(const SegmentKeys& keys, int lane) {
 }  // namespace
 
 size_t TokenCodebook::bytes() const {
-  return sizeof(*this) + first.size() + channel.size() +
-         sizeof(float) * (weight.size() + entries.size() + to_code.size() + to_query.size());
+  return sizeof(*this) + first.size() + channel.size() + sizeof(uint16_t) * entries.size() +
+         sizeof(float) * (weight.size() + to_code.size() + to_query.size());
 }
 
 void EncodeCentroid(const SegmentKeys& keys, int8_t* tile, int lane, float* scale) {

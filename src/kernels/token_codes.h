@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/kv_type.h"
+#include "kernels/half.h"
 
 namespace condense {
 
@@ -54,11 +55,13 @@ struct TokenCodebook {
   // Per coded channel, [first.back()]:
   std::vector<uint8_t> channel;  // no channel twice
   std::vector<float> weight;     // w > 0, finite
-  std::vector<float> entries;    // [16 each]: the entries' coordinate in this channel of y, finite
+  // [16 each], bf16: the entries' coordinate in this channel of y, finite.
+  std::vector<uint16_t> entries;
   // Rotated: channels are axes, all of weight 1; per coded axis [dim], what gives y of a residual
   // and q' of a query. Else empty.
   std::vector<float> to_code, to_query;
 
+  float Entry(size_t i) const { return F32FromBF16(entries[i]); }
   bool rotated() const { return !to_code.empty(); }
   bool empty() const { return dim == 0; }
   size_t bytes() const;  // memory it takes, for accounting

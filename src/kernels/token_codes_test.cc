@@ -52,7 +52,7 @@ double ResidualY(CodedKeys& coded, const std::vector<double>& key, int row, size
 }
 
 double Entry(const TokenCodebook& book, size_t i, int e) {
-  return book.entries[i * kNibbleEntries + static_cast<size_t>(e)];
+  return book.Entry(i * kNibbleEntries + static_cast<size_t>(e));
 }
 
 // The estimate with products that are not rounded, and the sum of its terms' magnitudes.
@@ -139,7 +139,7 @@ TEST_P(TokenCodesTest, CodebooksAreWhole) {
       ASSERT_TRUE(std::isfinite(book.weight[i]) && book.weight[i] > 0);
       for (int e = 0; e < kNibbleEntries; ++e) ASSERT_TRUE(std::isfinite(Entry(book, i, e)));
     }
-    ASSERT_GE(book.bytes(), book.entries.size() * sizeof(float));
+    ASSERT_GE(book.bytes(), book.entries.size() * sizeof(uint16_t));
   }
 }
 
@@ -357,7 +357,7 @@ TEST_P(TokenCodesTest, WhatIsNotFiniteShowsAndNeverCrashes) {
       EXPECT_TRUE(std::isnan(coded.scales[5]));
     }
     EXPECT_TRUE(std::isfinite(coded.scales[0]));
-    for (float entry : coded.book.entries) ASSERT_TRUE(std::isfinite(entry));
+    for (uint16_t entry : coded.book.entries) ASSERT_TRUE(std::isfinite(F32FromBF16(entry)));
     coded.Step(4);
     EXPECT_FALSE(coded.Shares());
     // Hidden, the segments do no harm.
@@ -412,7 +412,7 @@ TEST_P(TokenCodesTest, ZeroKeysAndTinyKeysAreHarmless) {
     }
     coded.Encode();
     coded.Step(1);
-    for (float entry : coded.book.entries) ASSERT_TRUE(std::isfinite(entry));
+    for (uint16_t entry : coded.book.entries) ASSERT_TRUE(std::isfinite(F32FromBF16(entry)));
     for (float max : coded.max) ASSERT_TRUE(std::isfinite(max)) << size;
     ASSERT_EQ(coded.n_found, 2 * kSegmentRows);
     ExpectFinite(coded);

@@ -123,7 +123,8 @@ uint64_t CodesBits(const CodesCase& shape, bool rotate) {
     AddProducts(coded.q.data() + h * shape.dim, shape.dim, 0.1f, products.data());
   coded.Encode();
   hash.Add(coded.book.to_code), hash.Add(coded.book.to_query);
-  hash.Add(coded.scales), hash.Add(coded.book.weight), hash.Add(coded.book.entries);
+  hash.Add(coded.scales), hash.Add(coded.book.weight);
+  for (uint16_t entry : coded.book.entries) hash.Add(entry);
   for (uint8_t channel : coded.book.channel) hash.Add(channel);
   for (int8_t steps : coded.centroids) hash.Add(static_cast<uint32_t>(steps));
   for (uint8_t code : coded.codes) hash.Add(code);
