@@ -80,9 +80,9 @@ class CodeIndex {
   // Changes whenever the segment is coded after its rows changed; for what is kept of it elsewhere.
   uint64_t stamp(int segment) const { return strands_[current_].segments[segment].stamp; }
 
-  // Read by one scan of a segment, one KV head: codes, centroid and its scale.
-  static size_t BytesPerSegment(int n_nibbles, int k_dim) {
-    return CodeBytes(1, n_nibbles) + k_dim + sizeof(float);
+  // Read by one scan, one KV head: all segments' centroids and their scales, the codes of some.
+  static size_t ScanBytes(int n_nibbles, int k_dim, int n_segments, int n_scanned) {
+    return n_segments * (k_dim + sizeof(float)) + CodeBytes(n_scanned, n_nibbles);
   }
   // Memory that the index takes.
   size_t bytes() const;

@@ -117,7 +117,8 @@ TEST(CondensePolicyTest, ReadsWhatItsBudgetSays) {
   for (const char* spec : {"condense:budget=6%", "condense:budget=8%", "condense:budget=30%",
                            "condense:budget=8%,split=1", "condense:budget=8%,split=0.2",
                            "condense:budget=8%,split=0.01", "condense:budget=9%,bits=64",
-                           "condense:budget=8%,anchor=9,window=130", "condense:budget=90%"}) {
+                           "condense:budget=8%,anchor=9,window=130", "condense:budget=90%",
+                           "condense:budget=8%,scan=50%", "condense:budget=12%,scan=40%"}) {
     for (int n : {6000, 7000, 8180}) {
       RowCache cache({.n_rows = 8192, .n_kv_heads = 2, .group = 3});
       cache.See({{0, 700}, {712, n + 12}});
@@ -216,7 +217,7 @@ TEST(CondensePolicyTest, RowsByTurnsKeepTheMassAndHearNothingOfTheOthers) {
   ASSERT_FALSE(selection.dense);
   EXPECT_TRUE(Same(selection, Select(garbled, "condense:budget=10%")));
   // Codes of half the rows each: the whole segments' bytes count.
-  const size_t n_segments = selection.summary_bytes / (2 * CodeIndex::BytesPerSegment(8, 64));
+  const size_t n_segments = selection.summary_bytes / (2 * CodeIndex::ScanBytes(8, 64, 1, 1));
   EXPECT_EQ(n_segments, 127u - 1);
   for (int g = 0; g < 2; ++g) {
     const std::vector<double> worth = cache.Worth(g);
@@ -338,7 +339,8 @@ TEST(CondensePolicyTest, TheRestTakesTheMeanOfClosedValues) {
 
 TEST(CondensePolicyTest, AWarmStepAllocatesNothing) {
   for (const char* spec :
-       {"condense:budget=8%", "condense:budget=30%,bits=64", "condense:budget=8%,rotation=on"}) {
+       {"condense:budget=8%", "condense:budget=30%,bits=64", "condense:budget=8%,rotation=on",
+        "condense:budget=9%,scan=50%", "condense:budget=20%,mass=70%"}) {
     RowCache cache({.n_kv_heads = 3});
     const std::unique_ptr<Policy> policy = Make(spec);
     Selection selection;

@@ -1,6 +1,7 @@
 #include "select/row_choice.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -17,6 +18,40 @@ constexpr float kNoCandidate = -1.0f;  // below any mass
 constexpr size_t kStrideOffset = 160;
 // What a list may have past its end (kernels/top.h).
 constexpr size_t kSpare = 16;
+// Shares of mass as whole numbers, whose sums do not depend on the order of addition: a head's mass
+// is 2^40 of them.
+constexpr double kMassUnits = 0x1p40;
+
+uint64_t MassOf(float worth) { return static_cast<uint64_t>(kMassUnits * worth); }
+
+// How many of the best rows it takes to have `wanted` of mass, up to a sixteenth of an octave of
+// their worth too many; all, where that is not enough.
+int CountForMass(const std::vector<ScoreList>& lists, uint64_t wanted) {
+  constexpr int kBins = 512, kBinBits = 19;
+  std::array<uint64_t, kBins> mass{};
+  std::array<int, kBins> count{};
+  const auto bin_of = [](float worth) {
+    return static_cast<int>(std::bit_cast<uint32_t>(std::max(worth, 0.0f)) >> kBinBits);
+  };
+  int top = 0;
+  for (const ScoreList& list : lists) {
+    for (int i = 0; i < list.n; ++i) top = std::max(top, bin_of(list.scores[i]));
+  }
+  for (const ScoreList& list : lists) {
+    for (int i = 0; i < list.n; ++i) {
+      const int below = std::min(top - bin_of(list.scores[i]), kBins - 1);
+      mass[below] += MassOf(list.scores[i]);
+      ++count[below];
+    }
+  }
+  uint64_t have = 0;
+  int n = 0;
+  for (int below = 0; below < kBins && have < wanted; ++below) {
+    have += mass[below];
+    n += count[below];
+  }
+  return n;
+}
 
 }  // namespace
 
@@ -36,7 +71,13 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
   last_ = parts.segments.back() + 1;
   stride_ = static_cast<size_t>(last_) * kSegmentRows + kStrideOffset;
   least_worth_ = 0;
+  by_mass_ = scans_ && budget.mass < 1;
+  coded_ = parts.coded.data();
+  has_bases_ = false;
   part_.assign(n_parts, Part());
+  const size_t n_segments = static_cast<size_t>(group_) * last_;
+  if (scans_) bases_.resize(n_segments);
+  if (scans_ && budget.n_scanned < static_cast<int>(parts.segments.size())) ScanFewer();
   ListFixed();
   const size_t n_logits = group_ * exact_stride_;
   logits_.resize(n_logits);
@@ -45,12 +86,49 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
   worths_.resize(std::max(exact_stride_, scans_ ? stride_ + n_parts * kSpare : 0));
   if (!scans_) return;
   tables_.resize(static_cast<size_t>(n_parts) * group_);
-  const size_t n_segments = static_cast<size_t>(group_) * last_;
-  bases_.resize(n_segments);
   references_.resize(n_segments);
   sums_.resize(n_segments);
   p_.resize(group_ * stride_);
   candidates_.resize(stride_ + n_parts * kSpare);
+}
+
+// Chooses the segments that are scanned.
+void RowChooser::ScanFewer() {
+  static thread_local std::vector<float> logits, exps, worths;
+  static thread_local std::vector<int32_t> best;
+  const std::vector<int32_t>& segments = parts_->segments;
+  CentroidLogits(query_->codes->View(kv_head_), q_, group_, query_->scale, first_, last_,
+                 bases_.data(), last_);
+  has_bases_ = true;
+  const size_t stride = BlocksFor(static_cast<int>(segments.size())) * size_t{kBlockRows};
+  const int n = static_cast<int>(stride);
+  logits.resize(stride);
+  exps.resize(group_ * stride);
+  worths.resize(stride);
+  std::fill(logits.begin(), logits.end(), -std::numeric_limits<float>::infinity());
+  for (int h = 0; h < group_; ++h) {
+    for (size_t i = 0; i < segments.size(); ++i) logits[i] = bases_[h * last_ + segments[i]];
+    const float max = LargestOf(logits.data(), n);
+    if (!std::isfinite(max)) return;  // the scan of all of them will say so
+    share_.resize(group_);
+    share_[h] = 1 / ExpOf(logits.data(), n, max, exps.data() + h * stride);
+  }
+  WorthOf(exps.data(), stride, group_, share_.data(), n, worths.data());
+  const ScoreList list{worths.data(), segments.data(), static_cast<int>(segments.size())};
+  int n_taken;
+  const TopCut cut = TopOfLists(&list, 1, budget_.n_scanned, /*guess=*/0, &n_taken);
+  best.resize(n_taken + kSpare);
+  TakeTop(list, cut, n_taken, best.data());
+  scanned_.assign(query_->visible.size(), 0);
+  int n_rows = 0;
+  for (int i = 0; i < n_taken; ++i) {
+    const size_t block = static_cast<size_t>(best[i]) * (kSegmentRows / kBlockRows);
+    std::copy_n(coded_ + block, kSegmentRows / kBlockRows, scanned_.data() + block);
+    n_rows += CountBits(SegmentRows(parts_->coded, best[i]));
+  }
+  coded_ = scanned_.data();
+  budget_.n_keys = std::min(budget_.n_keys, n_rows);
+  budget_.n_values = std::min(budget_.n_values, budget_.n_keys + parts_->n_loose);
 }
 
 // The masks as they are without a choice, and entries of the rows read in any case; room for the
@@ -67,9 +145,8 @@ void RowChooser::ListFixed() {
   const std::span<const uint16_t> fixed(k_mask_, n_blocks);
   const int n_rows = parts_->n_always + parts_->n_loose + (scans_ ? 0 : parts_->n_coded);
   n_fixed_ = BlocksFor(n_rows);
-  const int n_listed = scans_ ? budget_.n_keys : 0;
-  const int n_entries = n_fixed_ + BlocksFor(n_listed);
-  exact_stride_ = static_cast<size_t>(n_entries) * kBlockRows;
+  n_listed_ = scans_ ? budget_.n_keys : 0;
+  exact_stride_ = static_cast<size_t>(n_entries()) * kBlockRows;
   // From step to step the rows before the window grow to a segment and fall back: room for them, so
   // that a warm step allocates nothing.
   const auto make_room = [&](auto& values, size_t a_row, size_t rows_each) {
@@ -88,10 +165,12 @@ void RowChooser::ListFixed() {
       *to++ = static_cast<int32_t>(b * kBlockRows) + std::countr_zero(four);
   });
   std::fill(to, rows_.data() + rows_.size(), rows_[0]);
-  lanes_.assign(n_entries, 0xFFFF);
+  lanes_.assign(n_entries(), 0xFFFF);
   lanes_[n_fixed_ - 1] = LastLanes(n_rows);
-  if (n_listed > 0) lanes_[n_entries - 1] = LastLanes(n_listed);
+  if (n_listed_ > 0) lanes_[n_entries() - 1] = LastLanes(n_listed_);
 }
+
+int RowChooser::n_entries() const { return n_fixed_ + BlocksFor(n_listed_); }
 
 RowChooser::Run RowChooser::PartOf(int part, int first, int last) const {
   const int64_t n = last - first;
@@ -101,8 +180,7 @@ RowChooser::Run RowChooser::PartOf(int part, int first, int last) const {
 
 // The part of the entries that are read in any case, or of the short list's.
 RowChooser::Run RowChooser::EntriesOf(int part, bool listed) const {
-  return listed ? PartOf(part, n_fixed_, static_cast<int>(lanes_.size()))
-                : PartOf(part, 0, n_fixed_);
+  return listed ? PartOf(part, n_fixed_, n_entries()) : PartOf(part, 0, n_fixed_);
 }
 
 // Asks for the keys of the part of the entries that are read in any case, into the second-level
@@ -157,7 +235,8 @@ void RowChooser::ScanPart(int part) {
   const auto [begin, end] = SegmentsOf(part);
   if (begin == end) return;
   const CodesView view = query_->codes->View(kv_head_);
-  CentroidLogits(view, q_, group_, query_->scale, begin, end, bases_.data(), last_);
+  if (!has_bases_)
+    CentroidLogits(view, q_, group_, query_->scale, begin, end, bases_.data(), last_);
   ScanArgs args;
   args.view = view;
   args.n_heads = group_;
@@ -166,7 +245,7 @@ void RowChooser::ScanPart(int part) {
   args.bases = bases_.data();
   args.segment_stride = last_;
   args.softcap = query_->softcap;
-  args.visible = parts_->coded.data();
+  args.visible = coded_;
   args.p = p_.data();
   args.p_stride = stride_;
   args.references = references_.data();
@@ -189,9 +268,10 @@ void RowChooser::ScanPart(int part) {
   }
 }
 
-// Per head 1 / its mass over all coded rows and those read in any case; false where something is
-// not finite. What the references are worth is left in factors [group, segments].
-bool RowChooser::HeadShares(float* factors, float* share) const {
+// Per head 1 / its mass over all coded rows and those read in any case, the latter's share of it
+// over all heads to *fixed_mass; false where something is not finite. What the references are worth
+// is left in factors [group, segments].
+bool RowChooser::HeadShares(float* factors, float* share, double* fixed_mass) const {
   static thread_local std::vector<float> exact;
   const int n_rows = n_fixed_ * kBlockRows, n_segments = last_ - first_;
   exact.resize(n_rows);
@@ -201,11 +281,12 @@ bool RowChooser::HeadShares(float* factors, float* share) const {
     const float max = LargerOrNan(LargestOf(logits, n_rows),
                                   LargestOf(references_.data() + at + first_, n_segments));
     if (!std::isfinite(max)) return false;
-    const float mass =
-        ExpOf(logits, n_rows, max, exact.data()) +
-        SegmentMass(references_.data() + at, sums_.data() + at, max, first_, last_, factors + at);
+    const float fixed = ExpOf(logits, n_rows, max, exact.data());
+    const float mass = fixed + SegmentMass(references_.data() + at, sums_.data() + at, max, first_,
+                                           last_, factors + at);
     // Next to nothing only where the largest estimate that there may be is far from any there is.
     share[h] = mass >= 0x1p-100f ? 1 / mass : 0.0f;
+    *fixed_mass += static_cast<double>(fixed) * share[h];
   }
   return true;
 }
@@ -217,7 +298,8 @@ void RowChooser::Collect(int part, float least) {
   share.resize(group_);
   Part& own = part_[part];
   own.n = 0;
-  own.finite = HeadShares(factors.data(), share.data());
+  double fixed_mass = 0;
+  own.finite = HeadShares(factors.data(), share.data(), &fixed_mass);
   if (!own.finite) return;
   const auto [begin, end] = SegmentsOf(part);
   own.begin = begin * kSegmentRows + part * static_cast<int>(kSpare);
@@ -225,19 +307,34 @@ void RowChooser::Collect(int part, float least) {
   args.p = p_.data();
   args.p_stride = stride_;
   args.n_heads = group_;
-  args.visible = parts_->coded.data();
+  args.visible = coded_;
   args.factors = factors.data();
   args.segment_stride = last_;
   args.share = share.data();
   own.n = CollectRows(args, begin, end, least, worths_.data() + own.begin,
                       candidates_.data() + own.begin);
+  if (!by_mass_) return;
+  own.wanted =
+      static_cast<uint64_t>(std::max(budget_.mass * group_ - fixed_mass, 0.0) * kMassUnits);
+  own.mass = 0;
+  for (int i = 0; i < own.n; ++i) own.mass += MassOf(worths_[own.begin + i]);
 }
 
 bool RowChooser::TooFew() const {
   if (!scans_ || !part_[0].finite) return false;
   int n = 0;
-  for (const Part& part : part_) n += part.n;
-  return n < budget_.n_keys;
+  uint64_t mass = 0;
+  for (const Part& part : part_) {
+    n += part.n;
+    mass += part.mass;
+  }
+  return n < budget_.n_keys && !(by_mass_ && n > 0 && mass >= part_[0].wanted);
+}
+
+// How long the short list is.
+int RowChooser::CountListed(const std::vector<ScoreList>& lists) const {
+  if (!by_mass_) return budget_.n_keys;
+  return std::clamp(CountForMass(lists, part_[0].wanted), 1, budget_.n_keys);
 }
 
 void RowChooser::ShortList(int part, float guess) {
@@ -249,8 +346,14 @@ void RowChooser::ShortList(int part, float guess) {
   n_taken.resize(n_parts_);
   for (int i = 0; i < n_parts_; ++i)
     lists[i] = {worths_.data() + part_[i].begin, candidates_.data() + part_[i].begin, part_[i].n};
-  const TopCut cut = TopOfLists(lists.data(), n_parts_, budget_.n_keys, guess, n_taken.data());
-  if (part == 0) least_worth_ = cut.least;
+  const int n_listed = CountListed(lists);
+  const TopCut cut = TopOfLists(lists.data(), n_parts_, n_listed, guess, n_taken.data());
+  if (part == 0) {
+    least_worth_ = cut.least;
+    n_listed_ = n_listed;
+    lanes_.resize(n_entries());
+    lanes_.back() = LastLanes(n_listed);
+  }
   int32_t* rows = rows_.data() + static_cast<size_t>(n_fixed_) * kBlockRows;
   for (int i = 0; i < part; ++i) rows += n_taken[i];
   static thread_local std::vector<int32_t> own;
@@ -268,7 +371,7 @@ void RowChooser::ReadKeys(int part) {
 
 bool RowChooser::ChooseValues(Selection::KeyLogits& logits) {
   if (scans_ && !part_[0].finite) return false;
-  const int n = static_cast<int>(exact_stride_);
+  const int n = n_entries() * kBlockRows;
   for (int h = 0; h < group_; ++h) {
     const float* from = logits_.data() + h * exact_stride_;
     const float max = LargestOf(from, n);
@@ -284,15 +387,18 @@ bool RowChooser::ChooseValues(Selection::KeyLogits& logits) {
     for (int lane = CountBits(lanes_[entry - 1]); lane < kBlockRows; ++lane)
       worths_[(entry - 1) * kBlockRows + lane] = kNoCandidate;
   }
-  if (budget_.n_values > 0) {
+  int n_values = budget_.n_values;
+  if (by_mass_)
+    n_values = std::min(n_values, static_cast<int>(budget_.split * (n_listed_ + parts_->n_loose)));
+  if (n_values > 0) {
     const ScoreList list{worths_.data(), rows_.data(), n};
     int n_taken;
-    const TopCut cut = TopOfLists(&list, 1, budget_.n_values, /*guess=*/0, &n_taken);
+    const TopCut cut = TopOfLists(&list, 1, n_values, /*guess=*/0, &n_taken);
     best_.resize(n_taken + kSpare);
     TakeTop(list, cut, n_taken, best_.data());
     for (int i = 0; i < n_taken; ++i) AddRow(mask, best_[i]);
   }
-  rows_.resize(exact_stride_);
+  rows_.resize(n);
   logits.rows.swap(rows_);
   logits.lanes.swap(lanes_);
   logits.logits.swap(logits_);

@@ -18,6 +18,12 @@ namespace condense {
 struct RowBudget {
   int n_keys = 0;    // coded rows whose K is read
   int n_values = 0;  // of those and the loose ones: V too
+  // Segments whose codes are read; with fewer than there are, those whose centroids have the most
+  // mass over the group. Rows of others are left out.
+  int n_scanned = 0;
+  // Below 1: fewer rows, where these and those read in any case are estimated to have that share of
+  // the mass; values then by `split`, n_values at most.
+  double mass = 1, split = 1;
 };
 
 // Begin, then the steps in the order in which they stand here, each for all its parts before the
@@ -27,7 +33,8 @@ struct RowBudget {
 class RowChooser {
  public:
   // The codes of parts.segments are current. budget: n_keys below parts.n_coded or, with all of
-  // them read, equal. k_mask and v_mask [n_blocks] are filled by the steps. All is borrowed.
+  // them read, equal; fewer where the segments that are scanned have fewer rows. k_mask and v_mask
+  // [n_blocks] are filled by the steps. All is borrowed.
   void Begin(const LayerQuery& query, const RowParts& parts, int kv_head, const RowBudget& budget,
              int n_parts, uint16_t* k_mask, uint16_t* v_mask);
 
@@ -37,7 +44,7 @@ class RowChooser {
   // Whether the parts hold rows enough together; else Collect goes lower. False, too, where there
   // is nothing to rank (all keys are read, or something is not finite).
   bool TooFew() const;
-  // The part's rows of the short list. guess: least_worth() of a step ago.
+  // The part's rows of the short list, its length too. guess: least_worth() of a step ago.
   void ShortList(int part, float guess);
   void ReadKeys(int part);  // of the short list
   // False where a logit or an estimate is not finite. What is known of the rows goes to `logits`,
@@ -52,18 +59,23 @@ class RowChooser {
     // Of the coded rows that are worth enough, ascending; room for all of the part.
     int begin = 0, n = 0;  // in worths_ and candidates_
     bool finite = true;    // all estimates, and all logits of rows read in any case
+    // Where the budget goes by mass: that of the rows above, and what is wanted of coded rows.
+    uint64_t mass = 0, wanted = 0;
   };
   struct Run {  // half-open
     int begin, end;
   };
   Run PartOf(int part, int first, int last) const;
   Run SegmentsOf(int part) const { return PartOf(part, first_, last_); }
+  void ScanFewer();
   void ListFixed();
   Run EntriesOf(int part, bool listed) const;
   void FetchKeys(int part) const;
   void ScanPart(int part);
   void Logits(int part, bool listed);
-  bool HeadShares(float* factors, float* share) const;
+  bool HeadShares(float* factors, float* share, double* fixed_mass) const;
+  int CountListed(const std::vector<ScoreList>& lists) const;
+  int n_entries() const;  // of rows with exact logits
 
   const LayerQuery* query_ = nullptr;
   const RowParts* parts_ = nullptr;
@@ -72,15 +84,20 @@ class RowChooser {
   uint16_t *k_mask_ = nullptr, *v_mask_ = nullptr;
   const float* q_ = nullptr;  // [group, k_dim]
   bool scans_ = false;        // else every key is read
+  bool by_mass_ = false;
+  const uint16_t* coded_ = nullptr;  // [n_blocks] rows that are scanned
+  bool has_bases_ = false;
   int first_ = 0, last_ = 0;  // segments that are scanned
   size_t stride_ = 0;         // of exponentials
   int n_fixed_ = 0;           // entries of 16 rows that are read in any case
+  int n_listed_ = 0;          // rows of the short list
   size_t exact_stride_ = 0;   // of exact logits: all entries' rows
   float least_worth_ = 0;
 
   std::vector<Part> part_;
   std::vector<QueryTable> tables_;  // [n_parts, group]
   std::vector<float> bases_;        // [group, segments]
+  std::vector<uint16_t> scanned_;   // coded_ where not all segments are scanned
   std::vector<uint16_t> p_;         // [group, stride]
   std::vector<float> references_;   // [group, segments]
   std::vector<float> sums_;         // [group, segments]

@@ -42,6 +42,9 @@ std::vector<std::string> AllSpecs() {
       "blocks=3,share=per_head,reuse=4",
       "tokens=193",
       "budget=30%",
+      "budget=30%,rotation=on",
+      "budget=30%,scan=40%",
+      "budget=40%,mass=70%",
       "dense_layers=0-1",
       "window=100,sink=20",
       "window=33,anchor=17",
@@ -395,7 +398,8 @@ TEST_P(Conformance, RowsReadEqualTheBudgetWithinABlock) {
                                                (upper_line ? 0 : count.summary_bytes));
       EXPECT_LE(bytes, allowed);
       // One block that could not be paid, and 16 rows that the anchor's and the cut block did not
-      // add.
+      // add. A share of the mass may take less than the budget.
+      if (HasKey(*info_, "mass") && Value("mass") != "100%") continue;
       EXPECT_GT(bytes, allowed - 2 * 16 * kKvHeads * 2 * 2 * kDim);
       continue;
     }

@@ -37,6 +37,8 @@ struct Options {
   double split = 0.5;        // |B| / |A|, (0, 1]
   int n_nibbles = 8;         // of a row's code
   bool rotation = false;
+  double scan_share = 1;  // of the segments, (0, 1]
+  double mass = 1;        // (0, 1]
   int anchor = 1, window = 64;
   int refresh_segments = 64;
   LayerRange dense_layers;
@@ -65,12 +67,17 @@ std::optional<RowBudget> Buy(const Options& options, const LayerQuery& query,
     return RowBudget{.n_keys = parts.n_coded,
                      .n_values = static_cast<int>(std::min<double>(n_rows, values))};
   }
-  const double codes = static_cast<double>(parts.segments.size()) *
-                       static_cast<double>(CodeIndex::BytesPerSegment(options.n_nibbles, kv.k_dim));
+  const int n_segments = static_cast<int>(parts.segments.size());
+  const int n_scanned = static_cast<int>(std::ceil(options.scan_share * n_segments));
+  const auto codes =
+      static_cast<double>(CodeIndex::ScanBytes(options.n_nibbles, kv.k_dim, n_segments, n_scanned));
   const double keys = (rest - codes - options.split * parts.n_loose * v_bytes) /
                       (k_bytes + options.split * v_bytes);
   if (keys < 1) return std::nullopt;
   RowBudget budget;
+  budget.n_scanned = n_scanned;
+  budget.mass = options.mass;
+  budget.split = options.split;
   // With fewer keys than there are: all of them would do without codes.
   budget.n_keys = static_cast<int>(std::min<double>(parts.n_coded - 1, std::floor(keys)));
   budget.n_values = static_cast<int>(options.split * (budget.n_keys + parts.n_loose));
@@ -285,9 +292,11 @@ class CondensePolicy final : public Policy {
     selection.dense = false;
     selection.has_logits = true;
     const bool scanned = budget.n_keys < parts.n_coded;
-    selection.summary_bytes = scanned ? parts.segments.size() * kv.n_kv_heads *
-                                            CodeIndex::BytesPerSegment(options_.n_nibbles, kv.k_dim)
-                                      : 0;
+    selection.summary_bytes =
+        scanned ? kv.n_kv_heads * CodeIndex::ScanBytes(options_.n_nibbles, kv.k_dim,
+                                                       static_cast<int>(parts.segments.size()),
+                                                       budget.n_scanned)
+                : 0;
   }
 
   const Options options_;
@@ -299,6 +308,8 @@ std::unique_ptr<Policy> Make(KeyReader& reader) {
   options.split = reader.Number("split", 0.01, 1);
   options.n_nibbles = reader.Choice("bits", {"32", "64"}) == 0 ? 8 : 16;
   options.rotation = reader.Bool("rotation");
+  options.scan_share = reader.Percent("scan", 0.01, 100) / 100;
+  options.mass = reader.Percent("mass", 0.01, 100) / 100;
   options.anchor = static_cast<int>(reader.Int("anchor", 0, 1024));
   options.window = static_cast<int>(reader.Int("window", 1, 1'000'000));
   options.refresh_segments =
@@ -325,6 +336,12 @@ CONDENSE_REGISTER_POLICY(
                  {"rotation", "off",
                   "on: codes along the keys' principal axes in the queries' metric, at some more "
                   "set-up and memory"},
+                 {"scan", "100%",
+                  "share of the segments whose codes are read, the best by their centroids; 0.01% "
+                  "to 100%"},
+                 {"mass", "100%",
+                  "share of the estimated attention mass at which a head's rows end, within the "
+                  "budget; 0.01% to 100% (the whole budget is used)"},
                  {"anchor", "1", "rows: the first visible ones are always read; 0 to 1024"},
                  {"window", "64", "rows: the last visible ones are always read; 1 to 1000000"},
                  {"refresh", "4096",
