@@ -8,7 +8,8 @@ plug-in dense, the plug-in sparse), so that a machine whose speed drifts moves b
 asserted about times; that the sparse path ran is. Sections: instructions, kernels, operators, deep, q8, shallow,
 prefill, fidelity (no times: what the policy does to decisions; needs --texts, see fidelity.py).
 
-usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N] [--texts DIR] [--only SECTION]
+usage: scripts/bench.py BUILD_DIR [--rounds N] [--depth N] [--prompt N] [--only SECTION]
+       [--texts DIR] [--beside] [--ablations] [--subject MODEL]… [--prefix NAME]…     of the section fidelity
 """
 import argparse
 import json
@@ -23,6 +24,8 @@ from typing import NamedTuple, Optional
 
 import fidelity
 import instructions
+from fidelity_records import EVERY_PREFIX, SUBJECTS, NotMeasured
+from fidelity_run import Request
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "build/models/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -261,9 +264,9 @@ def instruction_figures(programs, _):
 
 def fidelity_figures(programs, options):
     try:
-        yield from fidelity.figures(programs.build, options.texts, ROOT / "build/fidelity", programs.threads,
-                                    options.beside, say)
-    except fidelity.NotMeasured as reason:
+        request = Request(options.beside, options.ablations, tuple(options.subject), tuple(options.prefix))
+        yield from fidelity.figures(programs.build, options.texts, ROOT / "build/fidelity", programs.threads, request, say)
+    except NotMeasured as reason:
         say(f"fidelity: codes_kl_*, codes_vs_oracle_blocks: not measured: {reason}")
 
 
@@ -280,7 +283,13 @@ def main():
     parser.add_argument("--prompt", type=int, default=7600)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--texts", type=Path, help="folder with the texts of the section fidelity")
-    parser.add_argument("--beside", action="store_true", help="fidelity: also run the policies that no figure needs")
+    parser.add_argument("--beside", action="store_true",
+                        help="fidelity: also topk, mean, quest, the rotation and 3 %%, on held-out prefixes too")
+    parser.add_argument("--ablations", action="store_true", help="fidelity: also condense with one key changed at a time")
+    parser.add_argument("--subject", action="append", default=[], choices=[subject.name for subject in SUBJECTS],
+                        help="fidelity: this model alone; repeatable")
+    parser.add_argument("--prefix", action="append", default=[], choices=[prefix.name for prefix in EVERY_PREFIX],
+                        help="fidelity: this prefix of a text alone; repeatable")
     parser.add_argument("--only", choices=list(SECTIONS))
     parser.add_argument("--llama-bench", type=Path, default=ROOT / "build/llama/bin/llama-bench")
     parser.add_argument("--out", type=Path, default=ROOT / "build/bench.jsonl")

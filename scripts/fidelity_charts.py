@@ -2,7 +2,7 @@
 """The charts of docs/CONDENSE_POLICY.md from records: Vega-Lite specs, drawn to SVG by the pinned vl-convert (the one that
 bundles the report's JavaScript; scripts/fetch.py vega). The same records give the same bytes.
 
-usage: scripts/fidelity_charts.py RECORDS_DIR [--out docs]
+usage: scripts/fidelity_charts.py RECORDS_DIR… [--out docs]
 """
 import argparse
 import platform
@@ -13,28 +13,35 @@ import zipfile
 from pathlib import Path
 
 import fetch
-import fidelity
+from fidelity_records import PREFIXES, SUBJECTS, geometric_mean, name_of, read_cells, read_share
+from fidelity_table import sparse_only
 
 ROOT = Path(__file__).resolve().parent.parent
-COLOURS = {"condense": "#0a5ed7", "oracle": "#c2410c", "mean": "#6b7280", "quest": "#a16207"}
-LABELS = {"condense": "condense: rows by codes", "oracle": "oracle: the truly heaviest blocks",
+COLOURS = {"condense": "#0a5ed7", "condense, rotation=on": "#38bdf8", "topk": "#15803d", "oracle": "#c2410c",
+           "mean": "#6b7280", "quest": "#a16207"}
+LABELS = {"condense": "condense: rows by codes", "condense, rotation=on": "condense, rotation=on: codes along axes",
+          "topk": "topk: the truly best rows", "oracle": "oracle: the truly heaviest blocks",
           "mean": "mean: blocks by mean key", "quest": "quest: blocks by key bounds"}
 TITLES = {"smollm2": "SmolLM2-135M, 7,904 tokens", "qwen": "Qwen2.5-Coder-0.5B, 8,192 tokens"}
 
 
+def series_of(policy):
+    """What a policy's points are joined by: all but the budget."""
+    keys = [key for key in policy.partition(":")[2].split(",") if key and not key.startswith("budget=")]
+    return ", ".join([name_of(policy), *keys])
+
+
 def points(cells, teacher):
-    """One a (model, policy) that every prefix has, and the control's KL a model."""
-    for subject in fidelity.SUBJECTS:
-        mine = [cells[subject.name, prefix.name] for prefix in fidelity.PREFIXES]
+    """One a (model, policy) that every pinned prefix has, and the control's KL a model."""
+    for subject in SUBJECTS:
+        mine = [cells[subject.name, prefix.name] for prefix in PREFIXES]
         for policy in sorted(set.intersection(*(set(cell) for cell in mine)) - {"dense"}):
             records = [cell[policy][teacher] for cell in mine]
-            for record in records:
-                fidelity.check_ran(record)
             kls = [record["kl_mean"] for record in records]
-            name = policy.partition(":")[0]
+            name = series_of(policy)
             yield {"model": TITLES[subject.name], "policy": LABELS.get(name, name), "name": name,
-                   "bytes": 100 * statistics.fmean(fidelity.read_share(record) for record in records),
-                   "kl": fidelity.geometric_mean(kls), "low": min(kls), "high": max(kls),
+                   "bytes": 100 * statistics.fmean(read_share(record) for record in records),
+                   "kl": geometric_mean(kls), "low": min(kls), "high": max(kls),
                    "different": 100 * (1 - statistics.fmean(record["tf_match"] for record in records))}
 
 
@@ -87,12 +94,14 @@ def draw(specs, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("records", type=Path, help="folder with records of `condense compare`")
+    parser.add_argument("records", type=Path, nargs="+", help="folders with records of `condense compare`")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
     options = parser.parse_args()
-    cells = fidelity.read_cells(options.records)
+    cells, fell_back = sparse_only(read_cells(*options.records))
+    for line in fell_back:
+        print(line, file=sys.stderr)
     if not any(point["name"] in LABELS for point in points(cells, "greedy")):
-        sys.exit(f"{options.records} has no policy on all of a model's prefixes")
+        sys.exit(f"{', '.join(map(str, options.records))}: no policy is there on all of a model's prefixes")
     draw({"condense_kl_greedy": chart(cells, "greedy", "KL over bytes read, fed dense's own continuation"),
           "condense_kl_text": chart(cells, "text", "KL over bytes read, fed the text's continuation")}, options.out)
 
