@@ -157,6 +157,7 @@ TEST(Bench, SelectReportsItsSharesAndUpkeep) {
   EXPECT_LT(mean.select_share->median + mean.attend_share->median, 1);
   ASSERT_TRUE(mean.upkeep_share.has_value());
   EXPECT_GE(*mean.upkeep_share, 0);
+  EXPECT_GT(*mean.setup_ns, 0);
   EXPECT_EQ(collected.Find("ggml"), nullptr);
 }
 
@@ -178,6 +179,7 @@ TEST(Bench, SelectReportsWhatIsKeptBesideTheCaches) {
   EXPECT_GT(*codes.codes_memory_share, code_share);
   EXPECT_LT(*codes.codes_memory_share, 1.15 * code_share);  // codebooks count more in short caches
   EXPECT_GT(*codes.memory_share, *codes.codes_memory_share);
+  EXPECT_GT(*codes.setup_ns, *mean.setup_ns);  // a codebook is trained
 }
 
 TEST(Bench, VerifyRowsHaveTheBitsOfRowsAlone) {

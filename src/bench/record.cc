@@ -65,6 +65,7 @@ Json ToJson(const BenchRecord& r) {
   AddSample(json, "select_share", r.select_share);
   AddSample(json, "attend_share", r.attend_share);
   json["upkeep_share"] = Nullable(r.upkeep_share);
+  json["setup_ns"] = Nullable(r.setup_ns);
   json["codes_memory_share"] = Nullable(r.codes_memory_share);
   json["memory_share"] = Nullable(r.memory_share);
   AddSample(json, "speedup", r.speedup);

@@ -53,7 +53,9 @@ struct BenchRecord {
   std::optional<Sample> stream_share, peak_share;
   std::optional<Sample> ratio_to_dense, ratio_to_host;  // their time over this arm's
   std::optional<Sample> select_share, attend_share;     // of the unit's time
-  std::optional<double> upkeep_share;  // marking written rows and summarising blocks, of a step
+  // Marking written rows, summarising blocks and coding segments as they fill, of a step.
+  std::optional<double> upkeep_share;
+  std::optional<double> setup_ns;  // the first step's, a layer: all summaries; training, all codes
   std::optional<double> codes_memory_share, memory_share;  // kept beside, of the caches' bytes
   std::optional<Sample> speedup;  // verification: single rows' time over this arm's
   std::optional<bool> equal_bits;

@@ -3,20 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "bench/setup.h"
 
 namespace condense {
 namespace {
 
-constexpr int kWarmSteps = 2;  // the first summarises every block
+constexpr int kWarmSteps = 2;  // the first summarises every block, trains and codes
 
 struct RollingArm {
   std::string name;
   const Policy* policy;
   int cycle;  // rounds that belong together
   OperatorArm run;
+  uint64_t first_select_ns = 0;  // of the first step, all layers
 };
 
 class RollingLoop {
@@ -45,6 +45,7 @@ class RollingLoop {
         WriteRows(plan_.first_row + step, 1);
         Step(*arms_[i], plan_.first_row + step);
       }
+      arms_[i]->first_select_ns = arms_[i]->run.times().front().select_ns;
       arms_[i]->run.Reset();
     }
     return true;
@@ -225,18 +226,23 @@ class RollingLoop {
     record.select_share = RatioOf(select, pass_ns, arm.cycle);
     record.attend_share = RatioOf(attend, pass_ns, arm.cycle);
     if (bench_ == OperatorBench::kSelect && !arm.policy->is_dense() && arm.cycle == 1) {
-      record.upkeep_share = UpkeepShare(steps);
+      record.upkeep_share =
+          UpkeepShare(steps, arm.run.CodesMemoryShare() > 0 ? kSegmentRows : kBlockRows);
+      std::vector<double> each;
+      for (const StepTime& step : steps) each.push_back(static_cast<double>(step.select_ns));
+      const double setup_ns = static_cast<double>(arm.first_select_ns) - SampleOf(each).median;
+      record.setup_ns = std::max(0.0, setup_ns) / arm.run.n_layers();
     }
   }
 
-  // A block is summarised once in 16 steps, in every layer at the same one, wherever in the block
-  // that happens: what the steps take to choose on average beyond the median phase, and the marking
-  // of written rows.
-  static std::optional<double> UpkeepShare(const std::vector<StepTime>& steps) {
-    std::array<std::vector<double>, kBlockRows> phases;
+  // A block is summarised once in 16 steps, a segment coded once in 64, in every layer at the same
+  // one, wherever in the block that happens: what the steps take to choose on average beyond the
+  // median phase, and the marking of written rows.
+  static std::optional<double> UpkeepShare(const std::vector<StepTime>& steps, int n_phases) {
+    std::vector<std::vector<double>> phases(n_phases);
     std::vector<double> mark, whole;
     for (const StepTime& step : steps) {
-      phases[step.first_row % kBlockRows].push_back(static_cast<double>(step.select_ns));
+      phases[step.first_row % n_phases].push_back(static_cast<double>(step.select_ns));
       mark.push_back(static_cast<double>(step.mark_ns));
       whole.push_back(static_cast<double>(step.ns));
     }
@@ -245,7 +251,7 @@ class RollingLoop {
     for (const std::vector<double>& phase : phases) {
       if (phase.size() < 4) return std::nullopt;
       medians.push_back(SampleOf(phase).median);
-      mean += medians.back() / kBlockRows;
+      mean += medians.back() / n_phases;
     }
     const double refresh = std::max(0.0, mean - SampleOf(medians).median);
     return (refresh + SampleOf(mark).median) / SampleOf(whole).median;
