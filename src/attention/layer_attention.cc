@@ -71,6 +71,12 @@ class NodeRunner {
     return view;
   }
 
+  // What a tile's rows read.
+  KvView View(const RowTile& tile) const {
+    if (tile.selection != nullptr && tile.selection->reads_copies) return tile.selection->copies;
+    return View(tile.stream);
+  }
+
   std::span<const uint16_t> Visible(const SingleRow& single) const {
     return {work_.visibility.Row(single.stream, 0, single.row), static_cast<size_t>(n_blocks_)};
   }
@@ -181,7 +187,7 @@ class NodeRunner {
         CopyQuery(node_, tile.stream, row, kv_head * group_ + h, &scratch.q[i * node_.kv.k_dim]);
       }
     }
-    const KvView view = View(tile.stream);
+    const KvView view = View(tile);
     AttendArgs args;
     args.k_stride = view.k_row;
     args.v_stride = view.v_row;
@@ -228,7 +234,7 @@ class NodeRunner {
   // Points `args` at entries of a sparse row's list.
   void AtList(const RowTile& tile, const WorkUnit& unit, const WorkUnit* next,
               QueryScratch& scratch, AttendArgs& args) const {
-    const KvView view = View(tile.stream);
+    const KvView view = View(tile);
     const BlockChoice& choice = Choice(unit.tile, unit.kv_head);
     args.n_blocks = unit.n_blocks;
     if (choice.rows.empty()) {

@@ -28,6 +28,7 @@ void StreamCache::MarkWritten(int row) {
   written.push_back(row);
   index.MarkWritten(row);
   codes.MarkWritten(row);
+  copies.MarkWritten(row);
   for (SequenceState& sequence : sequences) {
     if (static_cast<size_t>(row / kBlockRows) >= sequence.visible.size()) continue;
     uint16_t& word = sequence.visible[row / kBlockRows];
@@ -98,6 +99,7 @@ void LayerCache::Forget() {
   for (StreamCache& stream : streams) {
     stream.index.Forget();
     stream.codes.Forget();
+    stream.copies.Forget();
     stream.ForgetChoices();
   }
 }
@@ -109,14 +111,15 @@ bool LayerCache::has_summaries() const {
 
 size_t LayerCache::code_bytes() const {
   size_t n = 0;
-  for (const StreamCache& stream : streams) n += stream.codes.bytes();
+  for (const StreamCache& stream : streams) n += stream.codes.bytes() + stream.copies.bytes();
   return n;
 }
 
 size_t LayerCache::bytes() const {
   size_t n = 0;
   for (const StreamCache& stream : streams) {
-    n += sizeof(stream) + stream.index.bytes() + stream.codes.bytes() + Bytes(stream.written);
+    n += sizeof(stream) + stream.index.bytes() + stream.codes.bytes() + stream.copies.bytes() +
+         Bytes(stream.written);
     for (const SequenceState& sequence : stream.sequences) n += SequenceBytes(sequence);
   }
   return n;

@@ -11,6 +11,7 @@
 #include "base/row_mask.h"
 #include "cache/block_index.h"
 #include "cache/code_index.h"
+#include "cache/row_copies.h"
 #include "select/policy.h"
 
 namespace condense {
@@ -28,6 +29,7 @@ struct SequenceState {
 struct StreamCache {
   BlockIndex index;
   CodeIndex codes;
+  RowCopies copies;
   std::vector<int> written;  // rows written since the last attention node, in order
   bool writes_seen = false;  // this cache's writes come to us; without them nothing can be trusted
   std::list<SequenceState> sequences;
@@ -49,7 +51,8 @@ struct LayerCache {
   void Forget();
   bool has_summaries() const;
   uint64_t rebuilds() const;
-  // Memory beside the host's cache: codes, centroids and codebooks; everything.
+  // Memory beside the host's cache: codes, centroids, codebooks and
+  // copies of rows; everything.
   size_t code_bytes() const;
   size_t bytes() const;
 };

@@ -82,6 +82,7 @@ void SelectStep(const DecodeStep& step, const Policy& policy, StreamCache& cache
                        (!step.node.check_all_blocks || cache.index.CheckLastRows(step.view));
   if (!current) {
     cache.codes.Forget();
+    cache.copies.Forget();
     cache.ForgetChoices();
     state = &cache.Sequence(step.visible, step.n_visible, &continued);
   }
@@ -93,6 +94,7 @@ void SelectStep(const DecodeStep& step, const Policy& policy, StreamCache& cache
   layer.kv = &step.view;
   layer.index = &cache.index;
   layer.codes = &cache.codes;
+  layer.copies = &cache.copies;
   layer.visible = step.visible;
   layer.n_visible = step.n_visible;
   for (int written : cache.written) {
@@ -117,8 +119,9 @@ StepCount CountStep(const AttentionNode& node, const Policy& policy, const Selec
   count.reason = selection.reason;
   count.visible_rows = n_visible;
   const uint64_t heads = node.kv.n_kv_heads;
-  const uint64_t k_row = node.kv.KeyBytes(), v_row = node.kv.ValueBytes();
-  count.dense_bytes = n_visible * heads * (k_row + v_row);
+  count.dense_bytes = n_visible * heads * (node.kv.KeyBytes() + node.kv.ValueBytes());
+  const KvView& read = selection.reads_copies ? selection.copies : node.kv;
+  const uint64_t k_row = read.KeyBytes(), v_row = read.ValueBytes();
   count.summary_bytes = selection.summary_bytes;
   if (selection.dense) {
     count.unique_rows = n_visible * heads;

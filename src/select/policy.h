@@ -12,6 +12,7 @@
 #include "cache/block_index.h"
 #include "cache/code_index.h"
 #include "cache/kv_view.h"
+#include "cache/row_copies.h"
 #include "select/selection.h"
 
 namespace condense {
@@ -46,6 +47,7 @@ struct LayerQuery {
   const KvView* kv = nullptr;
   BlockIndex* index = nullptr;
   CodeIndex* codes = nullptr;
+  RowCopies* copies = nullptr;
   std::span<const uint16_t> visible;  // [BlocksFor(kv->n_rows)] row bits
   int n_visible = 0;
   int newest_row = -1;       // the row just written: always read; -1: the highest visible one

@@ -75,6 +75,7 @@ class RowCache {
   void MarkWritten(int row) {
     index_.MarkWritten(row);
     codes_.MarkWritten(row);
+    copies_.MarkWritten(row);
   }
 
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.dim)); }
@@ -85,6 +86,7 @@ class RowCache {
     query.kv = &view_;
     query.index = &index_;
     query.codes = &codes_;
+    query.copies = &copies_;
     query.visible = visible_;
     query.n_visible = CountRows(visible_);
     query.q = q_.data();
@@ -187,6 +189,7 @@ class RowCache {
   KvView view_;
   BlockIndex index_;
   CodeIndex codes_;
+  RowCopies copies_;
   SequenceMemory memory_;
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/row_mask.h"
+#include "cache/kv_view.h"
 
 namespace condense {
 
@@ -45,6 +46,10 @@ struct Selection {
   std::vector<KeyLogits> logits;  // has_logits (not with per_query_head): at least one a KV head
   uint64_t logits_ns = 0;         // spent on them: a part of attention that choosing came to do
 
+  // Rows are read here instead of in the host's cache: the same rows in another form.
+  bool reads_copies = false;
+  KvView copies;
+
   // Bytes read to choose, all KV heads: summaries, codes, and K rows read beyond k_masks.
   uint64_t summary_bytes = 0;
 
@@ -59,6 +64,7 @@ struct Selection {
     rest_value.clear();
     has_logits = false;
     logits_ns = 0;
+    reads_copies = false;
     summary_bytes = 0;
   }
 

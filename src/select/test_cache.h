@@ -51,6 +51,7 @@ class TestCache {
     query.kv = &view_;
     query.index = &index_;
     query.codes = &codes_;
+    query.copies = &copies_;
     query.visible = visible_;
     query.n_visible = CountRows(visible_);
     query.q = q_.data();
@@ -86,6 +87,7 @@ class TestCache {
   KvView view_;
   BlockIndex index_;
   CodeIndex codes_;
+  RowCopies copies_;
   SequenceMemory memory_;
 };
 

@@ -45,6 +45,7 @@ std::vector<std::string> AllSpecs() {
       "budget=30%,rotation=on",
       "budget=30%,scan=40%",
       "budget=40%,mass=70%",
+      "budget=30%,copies=q8_0",
       "dense_layers=0-1",
       "window=100,sink=20",
       "window=33,anchor=17",

@@ -193,6 +193,7 @@ class Host {
     query.kv = &view;
     query.index = &cache_.Stream(sequence.stream).index;
     query.codes = &cache_.Stream(sequence.stream).codes;
+    query.copies = &cache_.Stream(sequence.stream).copies;
     query.visible = visible;
     query.n_visible = CountRows(visible);
     query.newest_row = sequence.cells.back();

@@ -39,6 +39,7 @@ struct Options {
   bool rotation = false;
   double scan_share = 1;  // of the segments, (0, 1]
   double mass = 1;        // (0, 1]
+  bool copies = false;
   int anchor = 1, window = 64;
   int refresh_segments = 64;
   LayerRange dense_layers;
@@ -55,12 +56,13 @@ struct StepScratch {
 std::optional<RowBudget> Buy(const Options& options, const LayerQuery& query,
                              const RowParts& parts) {
   const KvView& kv = *query.kv;
-  const auto k_bytes = static_cast<double>(kv.KeyBytes());
-  const auto v_bytes = static_cast<double>(kv.ValueBytes());
+  const KvView read = options.copies ? RowCopies::TypesOf(kv) : kv;
+  const auto k_bytes = static_cast<double>(read.KeyBytes());
+  const auto v_bytes = static_cast<double>(read.ValueBytes());
   const int n_rows = parts.n_coded + parts.n_loose;  // whose V is a matter of choice
   const double rest =
-      (options.byte_share * query.n_visible - parts.n_always) * (k_bytes + v_bytes) -
-      parts.n_loose * k_bytes;
+      options.byte_share * query.n_visible * static_cast<double>(kv.KeyBytes() + kv.ValueBytes()) -
+      parts.n_always * (k_bytes + v_bytes) - parts.n_loose * k_bytes;
   // Every key, without a look at the codes.
   const double values = std::floor((rest - parts.n_coded * k_bytes) / v_bytes);
   if (values >= options.split * n_rows) {
@@ -177,7 +179,15 @@ class CondensePolicy final : public Policy {
       return;
     }
     RefreshCodes(query, s);
-    Choose(query, s.parts, *budget, selection);
+    if (!options_.copies) return Choose(query, s.parts, *budget, selection);
+    CONDENSE_CHECK(query.copies != nullptr);
+    query.copies->Refresh(*query.kv, query.visible, query.n_threads);
+    const KvView copies = query.copies->View(*query.kv);
+    LayerQuery of_copies = query;
+    of_copies.kv = &copies;
+    Choose(of_copies, s.parts, *budget, selection);
+    selection.reads_copies = !selection.dense;
+    selection.copies = copies;
   }
 
  private:
@@ -310,6 +320,7 @@ std::unique_ptr<Policy> Make(KeyReader& reader) {
   options.rotation = reader.Bool("rotation");
   options.scan_share = reader.Percent("scan", 0.01, 100) / 100;
   options.mass = reader.Percent("mass", 0.01, 100) / 100;
+  options.copies = reader.Choice("copies", {"none", "q8_0"}) == 1;
   options.anchor = static_cast<int>(reader.Int("anchor", 0, 1024));
   options.window = static_cast<int>(reader.Int("window", 1, 1'000'000));
   options.refresh_segments =
@@ -342,6 +353,8 @@ CONDENSE_REGISTER_POLICY(
                  {"mass", "100%",
                   "share of the estimated attention mass at which a head's rows end, within the "
                   "budget; 0.01% to 100% (the whole budget is used)"},
+                 {"copies", "none",
+                  "q8_0: rows are read from copies at 8 bits a value, in half as much memory again (f16)"},
                  {"anchor", "1", "rows: the first visible ones are always read; 0 to 1024"},
                  {"window", "64", "rows: the last visible ones are always read; 1 to 1000000"},
                  {"refresh", "4096",
