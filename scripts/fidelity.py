@@ -54,6 +54,7 @@ SUBJECTS = (Subject("smollm2", fetch.MODEL, "model", 7904), Subject("qwen", fetc
 FIGURE_BUDGETS = (5, 8)  # percent, of codes_kl_*
 ORACLE_BUDGETS = (5, 8, 12)  # of codes_vs_oracle_blocks
 NEEDED = tuple(f"{name}:budget={p}%" for p in (5, 8, 12) for name in ("condense", "oracle"))
+UPPER_LINES = ("oracle", "topk")  # of blocks and of rows
 BESIDE = ("mean:budget=8%", "mean:budget=5%", "quest:budget=12%", "quest:budget=8%", "mean:budget=12%", "condense:budget=3%",
           "oracle:budget=3%")
 
@@ -125,9 +126,9 @@ def check_ran(record):
 
 
 def read_share(record):
-    """Bytes read of dense's. `oracle` reads every key to choose, which a block selector would not: its rows alone count."""
+    """Bytes read of dense's. Oracles read every key to choose, which no selector would: their rows alone count."""
     counted = record["k_bytes"] + record["v_bytes"]
-    if not record["policy"].startswith("oracle"):
+    if record["policy"].partition(":")[0] not in UPPER_LINES:
         counted += record["summary_bytes"]
     return counted / record["dense_bytes"]
 

@@ -23,8 +23,9 @@ def run_line(subject, prefix, **changes):
 
 def policy_lines(policy, kl, **changes):
     share = float(policy.partition("budget=")[2].rstrip("%") or 100) / 100
-    # As the counters have it: oracle's choice reads all other keys, condense's its codes.
-    k, v, summary = (share * 50, share * 50, 50 - share * 50) if "oracle" in policy else (share * 40, share * 40, share * 20)
+    # As the counters have it: an oracle's choice reads all other keys, condense's its codes.
+    rows_alone = policy.startswith(("oracle", "topk"))
+    k, v, summary = (share * 50, share * 50, 50 - share * 50) if rows_alone else (share * 40, share * 40, share * 20)
     for teacher, factor in (("greedy", 1), ("text", 2)):
         yield {"record": "policy", "policy": policy, "teacher": teacher, "kl_mean": kl * factor, "tf_match": 0.9,
                "k_bytes": k, "v_bytes": v, "summary_bytes": summary, "dense_bytes": 100, "sparse_steps": 0 if policy in (
@@ -75,11 +76,12 @@ class Records(unittest.TestCase):
         self.write(run_line(QWEN, prefix), *policy_lines("oracle:budget=5%", 1e-9))  # the later file's holds
         self.assertEqual(fidelity.oracle_figure(self.cells())["value"], 17)
 
-    def test_oracle_pays_for_rows_alone(self):
-        oracle, _ = policy_lines("oracle:budget=8%", 1)
-        codes, _ = policy_lines("condense:budget=8%", 1)
-        self.assertAlmostEqual(fidelity.read_share(oracle), 0.08)
-        self.assertAlmostEqual(fidelity.read_share(codes), 0.08)
+    def test_oracles_pay_for_rows_alone(self):
+        for name in ("oracle", "topk", "condense"):
+            record, _ = policy_lines(f"{name}:budget=8%", 1)
+            self.assertAlmostEqual(fidelity.read_share(record), 0.08)
+        record, _ = policy_lines("topk:tokens=193", 1)
+        self.assertAlmostEqual(fidelity.read_share({**record, "k_bytes": 3, "v_bytes": 4}), 0.07)
 
     def test_missing_cells_are_no_figure(self):
         self.write_all([SMOL])
