@@ -50,15 +50,18 @@ SUBJECTS = (Subject("smollm2", fetch.MODEL, "model", 7904, 15, 35), Subject("qwe
 FIGURE_BUDGETS = (5, 8)  # percent, of codes_kl_*
 ORACLE_BUDGETS = (5, 8, 12)  # of codes_vs_oracle_blocks
 NEEDED = tuple(f"{name}:budget={p}%" for p in ORACLE_BUDGETS for name in ("condense", "oracle"))
-# Where summaries alone take more than the budget (means 3.1 %, bounds 6.25 %) a policy reads anchor and window alone.
-CHOOSES_NOTHING = ("mean:budget=3%", "quest:budget=3%", "quest:budget=5%")
+# Where summaries alone take more than the budget (means 3.1 %, bounds 6.25 %) a policy reads anchor and window alone; at
+# 3 % with all its codes `condense` has most steps dense (its rows read always are 2 %, its codes too).
+CHOOSES_NOTHING = ("mean:budget=3%", "quest:budget=3%", "quest:budget=5%", "condense:budget=3%")
 # On all prefixes. The most telling first: a run may be interrupted.
 BESIDE = NEEDED + tuple(
     policy for policy in (f"{name}:budget={p}%" for p in (8, 5, 12, 3) for name in ("condense", "oracle", "topk", "mean",
                                                                                     "quest"))
-    if policy not in NEEDED + CHOOSES_NOTHING) + tuple(f"condense:budget={p}%,rotation=on" for p in FIGURE_BUDGETS)
-# `condense` with one key changed: no half of values, longer codes, codes along axes, other rows read always.
-CHANGES = ("split=1", "bits=64", "rotation=on", "anchor=0", "window=128")
+    if policy not in NEEDED + CHOOSES_NOTHING) + ("condense:budget=3%,scan=50%",) + tuple(
+        f"condense:budget={p}%,rotation=on" for p in FIGURE_BUDGETS)
+# `condense` with one key changed: no half of values, longer codes, codes along axes, fewer of them, 8-bit rows, other rows
+# read always.
+CHANGES = ("split=1", "bits=64", "rotation=on", "scan=50%", "copies=q8_0", "anchor=0", "window=128")
 ABLATIONS = tuple(f"condense:budget={p}%{change}" for p in FIGURE_BUDGETS for change in ("", *(f",{c}" for c in CHANGES)))
 # They read every key to choose, which no selector would: their rows alone count as bytes.
 UPPER_LINES = ("oracle", "topk")

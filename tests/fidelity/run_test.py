@@ -48,7 +48,8 @@ class Sets(unittest.TestCase):
                          [(subject, prefix) for subject in (SMOL, QWEN) for prefix in EVERY])
         expected = {f"{name}:budget={p}%" for name in ("condense", "oracle", "topk", "mean", "quest") for p in (3, 5, 8, 12)}
         expected -= {"mean:budget=3%", "quest:budget=3%", "quest:budget=5%"}  # summaries alone take more
-        expected |= {"condense:budget=5%,rotation=on", "condense:budget=8%,rotation=on"}
+        expected -= {"condense:budget=3%"}  # rows read always and all codes too
+        expected |= {"condense:budget=5%,rotation=on", "condense:budget=8%,rotation=on", "condense:budget=3%,scan=50%"}
         for _, _, policies in asked:
             self.assertEqual(sorted(policies), sorted(expected))
 
@@ -59,8 +60,8 @@ class Sets(unittest.TestCase):
             for percent in (5, 8):
                 plain = f"condense:budget={percent}%"
                 self.assertEqual({policy for policy in policies if policy.startswith(plain)},
-                                 {plain, f"{plain},split=1", f"{plain},bits=64", f"{plain},rotation=on", f"{plain},anchor=0",
-                                  f"{plain},window=128"})
+                                 {plain, f"{plain},split=1", f"{plain},bits=64", f"{plain},rotation=on", f"{plain},scan=50%",
+                                  f"{plain},copies=q8_0", f"{plain},anchor=0", f"{plain},window=128"})
 
     def test_parts(self):
         self.assertEqual(self.counts(subjects=("qwen",), prefixes=("moby-dick",)), {"moby-dick": 6})
