@@ -77,8 +77,7 @@ void BlockChoice::TakeRows(const Selection& selection, int kv_head) {
   k_masks = known.lanes;
   logits = known.logits.data();
   logits_stride = known.stride;
-  if (selection.v_masks.empty()) return;
-  AppendLanes(selection.VMask(kv_head), rows, k_masks, v_masks);
+  if (!selection.v_masks.empty()) v_masks = known.v_lanes;
 }
 
 void BlockChoice::ListRows(const Selection& selection, int first_set, int n_sets, int n_rows) {

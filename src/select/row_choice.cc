@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/clock.h"
 #include "base/row_mask.h"
 #include "kernels/attend.h"
 #include "kernels/token_codes.h"
@@ -156,6 +157,7 @@ void RowChooser::ListFixed() {
   make_room(rows_, 1, 1);
   make_room(best_, 1, 1);
   make_room(lanes_, 1, kBlockRows);
+  make_room(v_lanes_, 1, kBlockRows);
   make_room(logits_, group_, 1);
   make_room(exact_, group_, 1);
   rows_.resize(exact_stride_ + kSpare);
@@ -228,7 +230,9 @@ void RowChooser::Logits(int part, bool listed) {
 void RowChooser::Scan(int part) {
   FetchKeys(part);
   if (scans_) ScanPart(part);
+  const auto start = Clock::now();
   Logits(part, /*listed=*/false);
+  part_[part].logits_ns = NsSince(start);
 }
 
 void RowChooser::ScanPart(int part) {
@@ -380,9 +384,13 @@ bool RowChooser::ChooseValues(Selection::KeyLogits& logits) {
   }
   WorthOf(exact_.data(), exact_stride_, group_, share_.data(), n, worths_.data());
   const std::span<uint16_t> mask(v_mask_, query_->visible.size());
+  v_lanes_.assign(n_entries(), 0);
   for (int i = 0; i < n_fixed_ * kBlockRows; ++i) {
-    if (HasRow(mask, rows_[i])) worths_[i] = kNoCandidate;
+    if (!HasRow(mask, rows_[i])) continue;
+    worths_[i] = kNoCandidate;
+    AddRow(v_lanes_, i);
   }
+  v_lanes_[n_fixed_ - 1] &= lanes_[n_fixed_ - 1];
   for (int entry : {n_fixed_, n / kBlockRows}) {
     for (int lane = CountBits(lanes_[entry - 1]); lane < kBlockRows; ++lane)
       worths_[(entry - 1) * kBlockRows + lane] = kNoCandidate;
@@ -391,16 +399,22 @@ bool RowChooser::ChooseValues(Selection::KeyLogits& logits) {
   if (by_mass_)
     n_values = std::min(n_values, static_cast<int>(budget_.split * (n_listed_ + parts_->n_loose)));
   if (n_values > 0) {
-    const ScoreList list{worths_.data(), rows_.data(), n};
+    static thread_local std::vector<int32_t> places;
+    for (int i = static_cast<int>(places.size()); i < n; ++i) places.push_back(i);
+    const ScoreList list{worths_.data(), places.data(), n};
     int n_taken;
     const TopCut cut = TopOfLists(&list, 1, n_values, /*guess=*/0, &n_taken);
     best_.resize(n_taken + kSpare);
     TakeTop(list, cut, n_taken, best_.data());
-    for (int i = 0; i < n_taken; ++i) AddRow(mask, best_[i]);
+    for (int i = 0; i < n_taken; ++i) {
+      AddRow(mask, rows_[best_[i]]);
+      AddRow(v_lanes_, best_[i]);
+    }
   }
   rows_.resize(n);
   logits.rows.swap(rows_);
   logits.lanes.swap(lanes_);
+  logits.v_lanes.swap(v_lanes_);
   logits.logits.swap(logits_);
   logits.stride = exact_stride_;
   return true;

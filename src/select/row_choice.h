@@ -53,6 +53,8 @@ class RowChooser {
 
   // About what the last row of the whole short list is worth; 0 without a ranking.
   float least_worth() const { return least_worth_; }
+  // Spent on the logits of a part's rows that are read in any case.
+  uint64_t logits_ns(int part) const { return part_[part].logits_ns; }
 
  private:
   struct Part {
@@ -61,6 +63,7 @@ class RowChooser {
     bool finite = true;    // all estimates, and all logits of rows read in any case
     // Where the budget goes by mass: that of the rows above, and what is wanted of coded rows.
     uint64_t mass = 0, wanted = 0;
+    uint64_t logits_ns = 0;
   };
   struct Run {  // half-open
     int begin, end;
@@ -105,12 +108,13 @@ class RowChooser {
   std::vector<int32_t> candidates_;
   // Rows with exact logits, in entries of 16: those read in any case, then the short list. The last
   // entry of each may have lanes left.
-  std::vector<int32_t> rows_;    // [16 entries]
-  std::vector<uint16_t> lanes_;  // [entries]
-  std::vector<float> logits_;    // [group, exact_stride]; -inf in lanes left
-  std::vector<float> exact_;     // the same: their exponentials
-  std::vector<float> share_;     // [group]
-  std::vector<int32_t> best_;    // rows
+  std::vector<int32_t> rows_;      // [16 entries]
+  std::vector<uint16_t> lanes_;    // [entries]
+  std::vector<uint16_t> v_lanes_;  // [entries]
+  std::vector<float> logits_;      // [group, exact_stride]; -inf in lanes left
+  std::vector<float> exact_;       // the same: their exponentials
+  std::vector<float> share_;       // [group]
+  std::vector<int32_t> best_;      // in rows_
 };
 
 }  // namespace condense

@@ -37,9 +37,10 @@ struct Selection {
   // The logits of every row of k_masks, where the policy had to compute them (kernels/attend.h,
   // RowLogits): attention then reads no K. Rows in entries of 16, in any order.
   struct KeyLogits {
-    std::vector<int32_t> rows;    // [16 n_entries]
-    std::vector<uint16_t> lanes;  // [n_entries] which of them count
-    std::vector<float> logits;    // [group, stride]; [group, 16 n_entries] of it are set
+    std::vector<int32_t> rows;      // [16 n_entries]
+    std::vector<uint16_t> lanes;    // [n_entries] which of them count
+    std::vector<uint16_t> v_lanes;  // [n_entries] of which of these V is read too
+    std::vector<float> logits;      // [group, stride]; [group, 16 n_entries] of it are set
     size_t stride = 0;
   };
   bool has_logits = false;

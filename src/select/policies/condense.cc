@@ -283,7 +283,11 @@ class CondensePolicy final : public Policy {
 #pragma omp for schedule(static)
       for (int i = 0; i < n_all; ++i) choosers[i / n_parts].ReadKeys(i % n_parts);
 #pragma omp master
-      selection.logits_ns = NsSince(start);
+      {
+        selection.logits_ns = NsSince(start);
+        for (int i = 0; i < n_heads; ++i)  // what this thread took, as all did
+          selection.logits_ns += choosers[i / n_parts].logits_ns(i % n_parts);
+      }
 #pragma omp for schedule(static) reduction(&& : finite)
       for (int g = 0; g < n_heads; ++g) {
         finite = choosers[g].ChooseValues(selection.logits[g]) && finite;
@@ -354,7 +358,8 @@ CONDENSE_REGISTER_POLICY(
                   "share of the estimated attention mass at which a head's rows end, within the "
                   "budget; 0.01% to 100% (the whole budget is used)"},
                  {"copies", "none",
-                  "q8_0: rows are read from copies at 8 bits a value, in half as much memory again (f16)"},
+                  "q8_0: rows are read from copies at 8 bits a value, in half as much memory again "
+                  "(f16)"},
                  {"anchor", "1", "rows: the first visible ones are always read; 0 to 1024"},
                  {"window", "64", "rows: the last visible ones are always read; 1 to 1000000"},
                  {"refresh", "4096",
