@@ -231,8 +231,8 @@ def operator_figures(programs, _):
     yield operator_figure("select193_share", mean, "select_share", f"{SPARSE}: selection's share of the operator's time")
     yield operator_figure("upkeep193_share", mean, "upkeep_share",
                           f"{SPARSE}: marking written rows and summarising blocks, share of a step")
-    # 256 steps: every segment's end four times.
-    codes = arm(bench("select", "--policy", CODES, "--rounds", 128), CODES)
+    # 256 steps: the end of a segment four times.
+    codes = arm(bench("select", "--policy", CODES, "--rounds", 256), CODES)
     yield operator_figure("codes_scan_share", codes, "select_share",
                           f"{CODES}: scan, ranking and choice of values, share of the operator's time; keys' logits, which "
                           "attention takes, are not in it")
