@@ -10,6 +10,7 @@
 
 #include "kernels/codes_case.h"
 #include "kernels/moments.h"
+#include "kernels/quantize.h"
 #include "kernels/summary.h"
 #include "kernels/target.h"
 #include "kernels/test_case.h"
@@ -137,6 +138,19 @@ uint64_t CodesBits(const CodesCase& shape, bool rotate) {
   return hash.value();
 }
 
+// 64 rows at 8 bits a value.
+uint64_t CopiesBits(KvType type, int dim) {
+  Hash hash;
+  const KernelData data({.n_rows = 64, .k_dim = dim, .v_dim = dim, .k_type = type});
+  const AttendArgs& args = data.args();
+  std::vector<std::byte> copy(KvBytes(KvType::kQ8_0, dim));
+  for (size_t row = 0; row < 64; ++row) {
+    QuantizeRow(args.k + row * args.k_stride, type, dim, copy.data());
+    for (std::byte value : copy) hash.Add(static_cast<uint32_t>(value));
+  }
+  return hash.value();
+}
+
 void PrintTarget(const std::string& target) {
   const auto print = [&](const std::string& name, uint64_t bits) {
     std::printf("%s\t%s\t%016llx\n", target.c_str(), name.c_str(),
@@ -146,6 +160,8 @@ void PrintTarget(const std::string& target) {
   for (int dim : {64, 96, 128, 256}) {
     for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0})
       print("summaries, " + std::to_string(dim) + " " + KvTypeName(type), SummaryBits(type, dim));
+    for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16})
+      print("copies, " + std::to_string(dim) + " " + KvTypeName(type), CopiesBits(type, dim));
   }
   for (int dim : {32, 64, 128, 256}) {
     for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0})
