@@ -181,6 +181,7 @@ TEST_F(CompareTest, RunIsGreedyAndRepeatable) {
   EXPECT_EQ(first.out, second.out);
   EXPECT_GT(first.out.size(), 5u);
   EXPECT_THAT(first.err, HasSubstr("temperature 0"));
+  EXPECT_THAT(first.err, HasSubstr("set-up in the step after it "));
   EXPECT_THAT(first.err, HasSubstr("KV read "));
   EXPECT_THAT(first.err, HasSubstr("fallbacks: none"));
 }

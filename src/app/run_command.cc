@@ -1,6 +1,7 @@
 // `condense run`: text generated under a policy, streamed, with what it cost in the closing line.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -69,6 +70,13 @@ Result<std::string> UserText(const RunFlags& flags) {
 bool AskedForPolicy(const RunFlags& flags) {
   const char* wanted = std::getenv("CONDENSE_POLICY");
   return !flags.policy.empty() || (wanted != nullptr && *wanted != '\0');
+}
+
+// What the first step took beyond the mean of the others.
+std::string SetUpWords(double first_seconds, double seconds, int n_steps) {
+  if (n_steps < 2) return "not known";
+  const double usual = (seconds - first_seconds) / (n_steps - 1);
+  return fmt::format("{:.2f} s", std::max(0.0, first_seconds - usual));
 }
 
 }  // namespace
@@ -158,6 +166,10 @@ int RunCommand(const RunFlags& flags) {
   int n_steps = 0, n_shown = 0;
   std::string failure;
   const Clock::time_point start = Clock::now();
+  const auto since_start = [&] {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  double first_seconds = 0;  // until the first step is done: it sets summaries and codes up
   while (true) {
     const Token token = choose(logits.value());
     if (model.IsEndOfGeneration(token)) break;
@@ -170,9 +182,9 @@ int RunCommand(const RunFlags& flags) {
       failure = logits.error();
       break;
     }
-    ++n_steps;
+    if (++n_steps == 1) first_seconds = since_start();
   }
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const double seconds = since_start();
   fmt::print("\n");
   std::fflush(stdout);
 
@@ -184,12 +196,14 @@ int RunCommand(const RunFlags& flags) {
                                FormatCount(static_cast<int64_t>(n)), FallbackName(reason));
     }
   }
-  PrintNote(fmt::format(
-      "{} tokens, {:.1f} a second at depth {}; prefill {:.0f} a second; KV read {:.1f} % of dense; "
-      "fallbacks: {}",
-      n_shown, n_steps > 0 ? n_steps / seconds : 0.0, FormatCount(n_prompt),
-      static_cast<double>(n_prompt) / prefill_seconds, 100 * counters.total.ReadShare(),
-      fallbacks.empty() ? "none" : fallbacks));
+  PrintNote(
+      fmt::format("{} tokens, {:.1f} a second at depth {}; prefill {:.0f} a second, first token "
+                  "after {:.2f} s, "
+                  "set-up in the step after it {}; KV read {:.1f} % of dense; fallbacks: {}",
+                  n_shown, n_steps > 0 ? n_steps / seconds : 0.0, FormatCount(n_prompt),
+                  static_cast<double>(n_prompt) / prefill_seconds, prefill_seconds,
+                  SetUpWords(first_seconds, seconds, n_steps), 100 * counters.total.ReadShare(),
+                  fallbacks.empty() ? "none" : fallbacks));
   if (!failure.empty()) return Fail(kExitFailed, failure);
   if (n_steps > 0 && !idle && policy->rfind("dense", 0) != 0) {
     const Status measured = CheckCounters(policy.value(), true, counters);
