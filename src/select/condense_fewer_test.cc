@@ -11,31 +11,12 @@
 
 #include "cache/code_index.h"
 #include "kernels/half.h"
-#include "select/registry.h"
 #include "select/row_cache.h"
 #include "select/row_parts.h"
+#include "select/test_choice.h"
 
 namespace condense {
 namespace {
-
-Selection Select(RowCache& cache, const std::string& spec, int n_threads = 1) {
-  Result<BoundPolicy> made = MakePolicy(spec);
-  CONDENSE_CHECK(made.ok());
-  Selection selection;
-  LayerQuery query = cache.Query();
-  query.n_threads = n_threads;
-  made->policy->Select(query, selection);
-  return selection;
-}
-
-std::span<const uint16_t> Rows(const uint16_t* mask, const Selection& selection) {
-  return {mask, static_cast<size_t>(selection.n_blocks)};
-}
-
-bool Same(const Selection& a, const Selection& b) {
-  return a.dense == b.dense && a.k_masks == b.k_masks && a.v_masks == b.v_masks &&
-         a.summary_bytes == b.summary_bytes;
-}
 
 // Rows chosen by their codes: neither read always nor loose.
 int CountChosen(RowCache& cache, const uint16_t* mask, const Selection& selection,

@@ -13,32 +13,10 @@
 #include "select/row_cache.h"
 #include "select/row_parts.h"
 #include "select/test_allocations.h"
+#include "select/test_choice.h"
 
 namespace condense {
 namespace {
-
-std::unique_ptr<Policy> Make(const char* spec) {
-  Result<BoundPolicy> made = MakePolicy(spec);
-  CONDENSE_CHECK(made.ok());
-  return std::move(made->policy);
-}
-
-Selection Select(RowCache& cache, const char* spec, int n_threads = 1) {
-  Selection selection;
-  LayerQuery query = cache.Query();
-  query.n_threads = n_threads;
-  Make(spec)->Select(query, selection);
-  return selection;
-}
-
-bool Same(const Selection& a, const Selection& b) {
-  return a.dense == b.dense && a.k_masks == b.k_masks && a.v_masks == b.v_masks &&
-         a.rest_value == b.rest_value && a.summary_bytes == b.summary_bytes;
-}
-
-std::span<const uint16_t> Rows(const uint16_t* mask, const Selection& selection) {
-  return {mask, static_cast<size_t>(selection.n_blocks)};
-}
 
 TEST(RowPartsTest, RowsBetweenTheLastClosedSegmentAndTheWindowAreLoose) {
   RowCache cache({.n_rows = 2048, .n_kv_heads = 1, .group = 1});

@@ -14,6 +14,7 @@
 #include "select/row_cache.h"
 #include "select/test_allocations.h"
 #include "select/test_cache.h"
+#include "select/test_choice.h"
 
 namespace condense {
 namespace {
@@ -21,21 +22,6 @@ namespace {
 using Ranges = std::vector<RowRange>;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::unique_ptr<Policy> Make(const std::string& spec) {
-  Result<BoundPolicy> made = MakePolicy(spec);
-  CONDENSE_CHECK(made.ok());
-  return std::move(made->policy);
-}
-
-template <class Cache>
-Selection Select(Cache& cache, const std::string& spec, int n_threads = 1) {
-  Selection selection;
-  LayerQuery query = cache.Query();
-  query.n_threads = n_threads;
-  Make(spec)->Select(query, selection);
-  return selection;
-}
 
 // Anchor, window and newest row.
 RowMask Always(const LayerQuery& query, int anchor, int window) {
