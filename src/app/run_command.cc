@@ -196,14 +196,13 @@ int RunCommand(const RunFlags& flags) {
                                FormatCount(static_cast<int64_t>(n)), FallbackName(reason));
     }
   }
-  PrintNote(
-      fmt::format("{} tokens, {:.1f} a second at depth {}; prefill {:.0f} a second, first token "
-                  "after {:.2f} s, "
-                  "set-up in the step after it {}; KV read {:.1f} % of dense; fallbacks: {}",
-                  n_shown, n_steps > 0 ? n_steps / seconds : 0.0, FormatCount(n_prompt),
-                  static_cast<double>(n_prompt) / prefill_seconds, prefill_seconds,
-                  SetUpWords(first_seconds, seconds, n_steps), 100 * counters.total.ReadShare(),
-                  fallbacks.empty() ? "none" : fallbacks));
+  PrintNote(fmt::format(
+      "{} tokens, {:.1f} a second at depth {}; prefill {:.0f} a second, first token "
+      "after {:.2f} s, set-up in the step after it {}; KV read {:.1f} % of dense; fallbacks: {}",
+      n_shown, n_steps > 0 ? n_steps / seconds : 0.0, FormatCount(n_prompt),
+      static_cast<double>(n_prompt) / prefill_seconds, prefill_seconds,
+      SetUpWords(first_seconds, seconds, n_steps), 100 * counters.total.ReadShare(),
+      fallbacks.empty() ? "none" : fallbacks));
   if (!failure.empty()) return Fail(kExitFailed, failure);
   if (n_steps > 0 && !idle && policy->rfind("dense", 0) != 0) {
     const Status measured = CheckCounters(policy.value(), true, counters);

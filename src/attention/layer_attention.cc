@@ -73,8 +73,8 @@ class NodeRunner {
 
   // What a tile's rows read.
   KvView View(const RowTile& tile) const {
-    if (tile.selection != nullptr && tile.selection->reads_copies) return tile.selection->copies;
-    return View(tile.stream);
+    const KvView host = View(tile.stream);
+    return tile.selection != nullptr ? tile.selection->ReadFrom(host) : host;
   }
 
   std::span<const uint16_t> Visible(const SingleRow& single) const {

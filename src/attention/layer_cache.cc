@@ -15,7 +15,7 @@ size_t Bytes(const std::vector<T>& values) {
 size_t SequenceBytes(const SequenceState& sequence) {
   const SequenceMemory& memory = sequence.memory;
   size_t n = sizeof(sequence) + Bytes(sequence.visible) + Bytes(memory.choices) +
-             Bytes(memory.own) + Bytes(memory.values.sum) + Bytes(memory.queries.mean);
+             Bytes(memory.own) + Bytes(memory.values.sum) + memory.queries.bytes();
   for (const SequenceMemory::Choice& choice : memory.choices)
     n += Bytes(choice.k_masks) + Bytes(choice.query);
   return n;

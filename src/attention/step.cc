@@ -120,7 +120,7 @@ StepCount CountStep(const AttentionNode& node, const Policy& policy, const Selec
   count.visible_rows = n_visible;
   const uint64_t heads = node.kv.n_kv_heads;
   count.dense_bytes = n_visible * heads * (node.kv.KeyBytes() + node.kv.ValueBytes());
-  const KvView& read = selection.reads_copies ? selection.copies : node.kv;
+  const KvView& read = selection.ReadFrom(node.kv);
   const uint64_t k_row = read.KeyBytes(), v_row = read.ValueBytes();
   count.summary_bytes = selection.summary_bytes;
   if (selection.dense) {

@@ -72,8 +72,7 @@ void CheckRow(const KvView& view, int n_query_heads, const float* queries, int r
         query.rest_value = selection->rest_value.data() + static_cast<size_t>(head) * view.v_dim;
       }
     }
-    const bool copies = selection != nullptr && selection->reads_copies;
-    CheckOutput(copies ? selection->copies : view, query,
+    CheckOutput(selection != nullptr ? selection->ReadFrom(view) : view, query,
                 out + static_cast<size_t>(head) * view.v_dim, result);
   }
 }

@@ -394,8 +394,7 @@ CodesView CodeIndex::View(int kv_head) const {
 }
 
 size_t CodeIndex::bytes() const {
-  size_t n =
-      codes_.capacity() + sizeof(float) * (prompt_.mean.capacity() + prompt_.products.capacity());
+  size_t n = codes_.capacity() + prompt_.bytes();
   for (const Strand& strand : strands_) {
     n += strand.centroids.capacity() + sizeof(float) * strand.scales.capacity() +
          sizeof(Segment) * strand.segments.capacity() + sizeof(uint64_t) * strand.rows.capacity();

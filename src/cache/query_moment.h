@@ -27,6 +27,7 @@ struct QueryMoment {
   // Takes in rows; of what was there before, as much stays as makes `most_rows` together. Without
   // `with_products` those kept until now are dropped.
   void Add(const QueryRows& queries, int n_kv_heads, int most_rows, bool with_products = false);
+  size_t bytes() const { return sizeof(float) * (mean.capacity() + products.capacity()); }
 
  private:
   void AddProductsOf(const QueryRows& queries, std::span<const int> rows, int n_kv_heads,

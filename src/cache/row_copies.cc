@@ -1,5 +1,6 @@
 #include "cache/row_copies.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "kernels/quantize.h"
@@ -14,10 +15,10 @@ bool Copies(KvType type, int dim) {
   return type != KvType::kQ8_0 && dim % static_cast<int>(kQ8BlockValues) == 0;
 }
 
-}  // namespace
+bool CopiesKeys(const KvView& view) { return Copies(view.k_type, view.k_dim); }
+bool CopiesValues(const KvView& view) { return Copies(view.v_type, view.v_dim); }
 
-bool RowCopies::CopiesKeys(const KvView& view) { return Copies(view.k_type, view.k_dim); }
-bool RowCopies::CopiesValues(const KvView& view) { return Copies(view.v_type, view.v_dim); }
+}  // namespace
 
 KvView RowCopies::TypesOf(const KvView& view) {
   KvView types = view;

@@ -16,10 +16,6 @@ namespace condense {
 
 class RowCopies {
  public:
-  // Whether copies of such rows are made: K's and V's apart.
-  static bool CopiesKeys(const KvView& view);
-  static bool CopiesValues(const KvView& view);
-
   void MarkWritten(int row);
   void Forget();
   // Makes the copies of the `visible` rows, by block, current. n_threads: of the host's OpenMP

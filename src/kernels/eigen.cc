@@ -13,12 +13,6 @@ namespace {
 // Of one value; two or three do as a rule.
 constexpr int kMostSteps = 64;
 
-// to += factor · from, n values. Loops of this form, unlike sums, are vectorised without another
-// order of additions.
-void AddScaled(double factor, const double* from, size_t n, double* to) {
-  for (size_t i = 0; i < n; ++i) to[i] += factor * from[i];
-}
-
 class Decomposition {
  public:
   Decomposition(std::vector<double>& matrix, size_t n)

@@ -5,6 +5,7 @@
 // size.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 namespace condense {
@@ -16,5 +17,11 @@ struct SymmetricEigen {
 
 // matrix: [n, n], symmetric, finite.
 SymmetricEigen DecomposeSymmetric(std::vector<double> matrix, int n);
+
+// to += factor · from, n values. Loops of this form, unlike sums, are vectorised without another
+// order of additions.
+inline void AddScaled(double factor, const double* from, size_t n, double* to) {
+  for (size_t i = 0; i < n; ++i) to[i] += factor * from[i];
+}
 
 }  // namespace condense

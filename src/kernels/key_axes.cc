@@ -45,10 +45,6 @@ Matrix Metric(size_t dim, const float* products, const float* moment) {
   return metric;
 }
 
-void AddScaled(double factor, const double* from, size_t n, double* to) {
-  for (size_t i = 0; i < n; ++i) to[i] += factor * from[i];
-}
-
 // Cᵀ of the metric C Cᵀ, C lower triangular: row j is column j of C. Takes the metric's lower half.
 // Moments that are none (not positive but for rounding) give some C as well.
 Matrix TransposedRoot(Matrix metric, size_t dim) {

@@ -76,6 +76,7 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
   coded_ = parts.coded.data();
   has_bases_ = false;
   part_.assign(n_parts, Part());
+  share_.resize(group_);
   const size_t n_segments = static_cast<size_t>(group_) * last_;
   if (scans_) bases_.resize(n_segments);
   if (scans_ && budget.n_scanned < static_cast<int>(parts.segments.size())) ScanFewer();
@@ -83,7 +84,6 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
   const size_t n_logits = group_ * exact_stride_;
   logits_.resize(n_logits);
   exact_.resize(n_logits);
-  share_.resize(group_);
   worths_.resize(std::max(exact_stride_, scans_ ? stride_ + n_parts * kSpare : 0));
   if (!scans_) return;
   tables_.resize(static_cast<size_t>(n_parts) * group_);
@@ -93,39 +93,52 @@ void RowChooser::Begin(const LayerQuery& query, const RowParts& parts, int kv_he
   candidates_.resize(stride_ + n_parts * kSpare);
 }
 
+// Per head a softmax over n logits, a multiple of 16, and their sum over the group; false where a
+// head's greatest is not finite. logits, exps: [group, stride].
+bool RowChooser::Worths(const float* logits, size_t stride, int n, float* exps, float* worths) {
+  for (int h = 0; h < group_; ++h) {
+    const float max = LargestOf(logits + h * stride, n);
+    if (!std::isfinite(max)) return false;
+    share_[h] = 1 / ExpOf(logits + h * stride, n, max, exps + h * stride);
+  }
+  WorthOf(exps, stride, group_, share_.data(), n, worths);
+  return true;
+}
+
+// best_: the n best of a list.
+void RowChooser::TakeBest(const ScoreList& list, int n) {
+  int n_taken;
+  const TopCut cut = TopOfLists(&list, 1, n, /*guess=*/0, &n_taken);
+  best_.resize(n_taken + kSpare);
+  TakeTop(list, cut, n_taken, best_.data());
+  best_.resize(n_taken);
+}
+
 // Chooses the segments that are scanned.
 void RowChooser::ScanFewer() {
   static thread_local std::vector<float> logits, exps, worths;
-  static thread_local std::vector<int32_t> best;
   const std::vector<int32_t>& segments = parts_->segments;
   CentroidLogits(query_->codes->View(kv_head_), q_, group_, query_->scale, first_, last_,
                  bases_.data(), last_);
   has_bases_ = true;
   const size_t stride = BlocksFor(static_cast<int>(segments.size())) * size_t{kBlockRows};
   const int n = static_cast<int>(stride);
-  logits.resize(stride);
+  logits.assign(group_ * stride, -std::numeric_limits<float>::infinity());
   exps.resize(group_ * stride);
   worths.resize(stride);
-  std::fill(logits.begin(), logits.end(), -std::numeric_limits<float>::infinity());
   for (int h = 0; h < group_; ++h) {
-    for (size_t i = 0; i < segments.size(); ++i) logits[i] = bases_[h * last_ + segments[i]];
-    const float max = LargestOf(logits.data(), n);
-    if (!std::isfinite(max)) return;  // the scan of all of them will say so
-    share_.resize(group_);
-    share_[h] = 1 / ExpOf(logits.data(), n, max, exps.data() + h * stride);
+    for (size_t i = 0; i < segments.size(); ++i)
+      logits[h * stride + i] = bases_[h * last_ + segments[i]];
   }
-  WorthOf(exps.data(), stride, group_, share_.data(), n, worths.data());
-  const ScoreList list{worths.data(), segments.data(), static_cast<int>(segments.size())};
-  int n_taken;
-  const TopCut cut = TopOfLists(&list, 1, budget_.n_scanned, /*guess=*/0, &n_taken);
-  best.resize(n_taken + kSpare);
-  TakeTop(list, cut, n_taken, best.data());
+  // Where one is not finite, the scan of all of them will say so.
+  if (!Worths(logits.data(), stride, n, exps.data(), worths.data())) return;
+  TakeBest({worths.data(), segments.data(), static_cast<int>(segments.size())}, budget_.n_scanned);
   scanned_.assign(query_->visible.size(), 0);
   int n_rows = 0;
-  for (int i = 0; i < n_taken; ++i) {
-    const size_t block = static_cast<size_t>(best[i]) * (kSegmentRows / kBlockRows);
+  for (int32_t segment : best_) {
+    const size_t block = static_cast<size_t>(segment) * (kSegmentRows / kBlockRows);
     std::copy_n(coded_ + block, kSegmentRows / kBlockRows, scanned_.data() + block);
-    n_rows += CountBits(SegmentRows(parts_->coded, best[i]));
+    n_rows += CountBits(SegmentRows(parts_->coded, segment));
   }
   coded_ = scanned_.data();
   budget_.n_keys = std::min(budget_.n_keys, n_rows);
@@ -376,13 +389,7 @@ void RowChooser::ReadKeys(int part) {
 bool RowChooser::ChooseValues(Selection::KeyLogits& logits) {
   if (scans_ && !part_[0].finite) return false;
   const int n = n_entries() * kBlockRows;
-  for (int h = 0; h < group_; ++h) {
-    const float* from = logits_.data() + h * exact_stride_;
-    const float max = LargestOf(from, n);
-    if (!std::isfinite(max)) return false;
-    share_[h] = 1 / ExpOf(from, n, max, exact_.data() + h * exact_stride_);
-  }
-  WorthOf(exact_.data(), exact_stride_, group_, share_.data(), n, worths_.data());
+  if (!Worths(logits_.data(), exact_stride_, n, exact_.data(), worths_.data())) return false;
   const std::span<uint16_t> mask(v_mask_, query_->visible.size());
   v_lanes_.assign(n_entries(), 0);
   for (int i = 0; i < n_fixed_ * kBlockRows; ++i) {
@@ -401,14 +408,10 @@ bool RowChooser::ChooseValues(Selection::KeyLogits& logits) {
   if (n_values > 0) {
     static thread_local std::vector<int32_t> places;
     for (int i = static_cast<int>(places.size()); i < n; ++i) places.push_back(i);
-    const ScoreList list{worths_.data(), places.data(), n};
-    int n_taken;
-    const TopCut cut = TopOfLists(&list, 1, n_values, /*guess=*/0, &n_taken);
-    best_.resize(n_taken + kSpare);
-    TakeTop(list, cut, n_taken, best_.data());
-    for (int i = 0; i < n_taken; ++i) {
-      AddRow(mask, rows_[best_[i]]);
-      AddRow(v_lanes_, best_[i]);
+    TakeBest({worths_.data(), places.data(), n}, n_values);
+    for (int32_t place : best_) {
+      AddRow(mask, rows_[place]);
+      AddRow(v_lanes_, place);
     }
   }
   rows_.resize(n);

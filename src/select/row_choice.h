@@ -70,6 +70,8 @@ class RowChooser {
   };
   Run PartOf(int part, int first, int last) const;
   Run SegmentsOf(int part) const { return PartOf(part, first_, last_); }
+  bool Worths(const float* logits, size_t stride, int n, float* exps, float* worths);
+  void TakeBest(const ScoreList& list, int n);
   void ScanFewer();
   void ListFixed();
   Run EntriesOf(int part, bool listed) const;
@@ -114,7 +116,7 @@ class RowChooser {
   std::vector<float> logits_;      // [group, exact_stride]; -inf in lanes left
   std::vector<float> exact_;       // the same: their exponentials
   std::vector<float> share_;       // [group]
-  std::vector<int32_t> best_;      // in rows_
+  std::vector<int32_t> best_;      // places in rows_, or segments
 };
 
 }  // namespace condense

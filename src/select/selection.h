@@ -50,6 +50,7 @@ struct Selection {
   // Rows are read here instead of in the host's cache: the same rows in another form.
   bool reads_copies = false;
   KvView copies;
+  const KvView& ReadFrom(const KvView& host) const { return reads_copies ? copies : host; }
 
   // Bytes read to choose, all KV heads: summaries, codes, and K rows read beyond k_masks.
   uint64_t summary_bytes = 0;
