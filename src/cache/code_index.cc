@@ -15,6 +15,13 @@ constexpr uint64_t kAllRows = ~uint64_t{0};
 // Fewer segments than this are coded by the calling thread alone: one closes every 64 steps.
 constexpr int kParallelSegments = 4;
 
+// part(i) for i < n, by the threads of the team, all of which call it.
+template <typename Part>
+void ShareParts(int n, const Part& part) {
+#pragma omp for schedule(static)
+  for (int i = 0; i < n; ++i) part(i);
+}
+
 }  // namespace
 
 void CodeIndex::MarkWritten(int row) {
@@ -165,48 +172,88 @@ SegmentKeys CodeIndex::KeysOf(const KvView& view, int kv_head, int segment, uint
           .counted = rows};
 }
 
-// The calling thread's share of Refresh: one KV head's centroids where they are not current, the
-// codebook `at` where `train` says so, and the codes of what is missing.
-void CodeIndex::EncodeHead(const KvView& view, const Request& request, int kv_head, int at,
-                           bool train) {
-  Strand& strand = strands_[current_];
-  int8_t* centroids = strand.centroids.data() + kv_head * CentroidsOfHead();
-  float* scales = strand.scales.data() + kv_head * ScalesOfHead();
-  const auto tile = [&](int s) {
-    return centroids + static_cast<size_t>(s / kTileSegments) * kTileSegments * k_dim_;
-  };
-  for (const Missing& m : missing_) {
-    const int s = m.segment;
-    if (!m.anew) continue;
-    EncodeCentroid(KeysOf(view, kv_head, s, m.rows), tile(s), s % kTileSegments, scales + s);
+int8_t* CodeIndex::TileOf(int kv_head, int segment) {
+  return strands_[current_].centroids.data() + kv_head * CentroidsOfHead() +
+         CentroidBytes(segment / kTileSegments * kTileSegments, k_dim_);
+}
+
+float* CodeIndex::ScalesOf(int kv_head) {
+  return strands_[current_].scales.data() + kv_head * ScalesOfHead();
+}
+
+void CodeIndex::FindCentroid(const KvView& view, int kv_head, const Missing& missing) {
+  const int s = missing.segment;
+  if (!missing.anew) return;
+  EncodeCentroid(KeysOf(view, kv_head, s, missing.rows), TileOf(kv_head, s), s % kTileSegments,
+                 ScalesOf(kv_head) + s);
+}
+
+// Once all centroids are current.
+TrainArgs CodeIndex::TrainingOf(const KvView& view, const Request& request, int kv_head,
+                                bool weighted) {
+  TrainArgs args;
+  args.keys = KeysOf(view, kv_head, 0, kAllRows);
+  args.segments = request.segments.data();
+  args.n_segments = static_cast<int>(request.segments.size());
+  args.counted = counted_.data();
+  args.centroids = TileOf(kv_head, 0);
+  args.centroid_scales = ScalesOf(kv_head);
+  if (weighted) {
+    const QueryMoment& queries = *request.queries;
+    const size_t channels = static_cast<size_t>(kv_head) * k_dim_;
+    args.query_moment = queries.mean.data() + channels;
+    if (queries.n_product_rows >= kFewQueries)
+      args.query_products = queries.products.data() + channels * k_dim_;
   }
-  if (train) {
-    Codebook& book = books_[at];
-    TrainArgs args;
-    args.keys = KeysOf(view, kv_head, 0, ~uint64_t{0});
-    args.segments = request.segments.data();
-    args.n_segments = static_cast<int>(request.segments.size());
-    args.counted = counted_.data();
-    args.centroids = centroids;
-    args.centroid_scales = scales;
-    if (book.weighted) {
-      const QueryMoment& queries = *request.queries;
-      const size_t channels = static_cast<size_t>(kv_head) * k_dim_;
-      args.query_moment = queries.mean.data() + channels;
-      if (queries.n_product_rows >= kFewQueries)
-        args.query_products = queries.products.data() + channels * k_dim_;
-    }
-    args.rotate = rotate_;
-    args.n_nibbles = n_nibbles_;
-    book.heads[kv_head] = TrainCodebook(args);
+  args.rotate = rotate_;
+  args.n_nibbles = n_nibbles_;
+  return args;
+}
+
+// `at`: the codebook where the missing segment names none.
+void CodeIndex::Encode(const KvView& view, int kv_head, int at, const Missing& missing) {
+  const int s = missing.segment;
+  EncodeSegment(books_[missing.book >= 0 ? missing.book : at].heads[kv_head],
+                KeysOf(view, kv_head, s, missing.rows), TileOf(kv_head, s), s % kTileSegments,
+                ScalesOf(kv_head)[s],
+                codes_.data() + kv_head * CodesOfHead() + CodeBytes(s, n_nibbles_));
+}
+
+// Centroids where they are not current, the codebook `at` where `train` says so, and the codes of
+// what is missing. Threads share segments, channels and nibbles, whatever the heads: three heads on
+// two threads would leave one idle for a third of the time.
+void CodeIndex::FillMissing(const KvView& view, const Request& request, int at, bool train) {
+  static thread_local std::vector<CodebookTrainer> kept;
+  std::vector<CodebookTrainer>& trainers = kept;  // of the calling thread
+  if (train && static_cast<int>(trainers.size()) < n_kv_heads_) trainers.resize(n_kv_heads_);
+  const int n_missing = static_cast<int>(missing_.size()), n_all = n_kv_heads_ * n_missing;
+  const bool parallel = request.n_threads > 1 && n_missing >= kParallelSegments;
+#pragma omp parallel num_threads(request.n_threads) if (parallel)
+  {
+    ShareParts(n_all, [&](int i) { FindCentroid(view, i / n_missing, missing_[i % n_missing]); });
+    if (train) TrainBook(view, request, books_[at], trainers.data());
+    ShareParts(n_all, [&](int i) { Encode(view, i / n_missing, at, missing_[i % n_missing]); });
   }
-  uint8_t* codes = codes_.data() + kv_head * CodesOfHead();
-  for (const Missing& m : missing_) {
-    const int s = m.segment;
-    EncodeSegment(books_[m.book >= 0 ? m.book : at].heads[kv_head],
-                  KeysOf(view, kv_head, s, m.rows), tile(s), s % kTileSegments, scales[s],
-                  codes + CodeBytes(s, n_nibbles_));
-  }
+}
+
+// Of every thread of the team.
+void CodeIndex::TrainBook(const KvView& view, const Request& request, Codebook& book,
+                          CodebookTrainer* trainers) {
+  const int n_heads = n_kv_heads_;
+  ShareParts(n_heads,
+             [&](int h) { trainers[h].Begin(TrainingOf(view, request, h, book.weighted)); });
+  // Heads have as many channels and nibbles each, but for segments whose rows are not finite.
+  int n_samples = 0;
+  for (int h = 0; h < n_heads; ++h) n_samples = std::max(n_samples, trainers[h].n_samples());
+  ShareParts(n_heads * n_samples, [&](int i) {
+    CodebookTrainer& trainer = trainers[i / n_samples];
+    if (i % n_samples < trainer.n_samples()) trainer.Sample(i % n_samples);
+  });
+  ShareParts(n_heads * k_dim_, [&](int i) { trainers[i / k_dim_].Measure(i % k_dim_); });
+  ShareParts(n_heads, [&](int h) { trainers[h].Plan(); });
+  ShareParts(n_heads * n_nibbles_,
+             [&](int i) { trainers[i / n_nibbles_].TrainNibble(i % n_nibbles_); });
+  ShareParts(n_heads, [&](int h) { book.heads[h] = trainers[h].TakeBook(); });
 }
 
 // A codebook that knows of the request's segments; its heads are still to be trained.
@@ -364,10 +411,7 @@ void CodeIndex::Refresh(const KvView& view, const Request& request) {
   }
   books_[at].last_used = ++clock_;
   if (missing_.empty()) return;
-  const bool parallel =
-      request.n_threads > 1 && static_cast<int>(missing_.size()) >= kParallelSegments;
-#pragma omp parallel for num_threads(request.n_threads) if (parallel) schedule(dynamic, 1)
-  for (int h = 0; h < n_kv_heads_; ++h) EncodeHead(view, request, h, at, train);
+  FillMissing(view, request, at, train);
   for (const Missing& m : missing_) {
     Segment& segment = strand.segments[m.segment];
     const bool beside = m.book >= 0;

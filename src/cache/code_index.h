@@ -25,6 +25,7 @@
 #include "base/row_mask.h"
 #include "cache/kv_view.h"
 #include "cache/query_moment.h"
+#include "kernels/codebook.h"
 #include "kernels/token_codes.h"
 
 namespace condense {
@@ -146,7 +147,14 @@ class CodeIndex {
   int FindMissing(const Request& request);
   void MissAll(const Request& request);
   SegmentKeys KeysOf(const KvView& view, int kv_head, int segment, uint64_t rows) const;
-  void EncodeHead(const KvView& view, const Request& request, int kv_head, int at, bool train);
+  int8_t* TileOf(int kv_head, int segment);  // the current strand's, as ScalesOf
+  float* ScalesOf(int kv_head);
+  void FindCentroid(const KvView& view, int kv_head, const Missing& missing);
+  TrainArgs TrainingOf(const KvView& view, const Request& request, int kv_head, bool weighted);
+  void TrainBook(const KvView& view, const Request& request, Codebook& book,
+                 CodebookTrainer* trainers);
+  void Encode(const KvView& view, int kv_head, int at, const Missing& missing);
+  void FillMissing(const KvView& view, const Request& request, int at, bool train);
   size_t CodesOfHead() const { return CodeBytes(capacity_, n_nibbles_); }
   size_t CentroidsOfHead() const { return CentroidBytes(capacity_, k_dim_); }
   size_t ScalesOfHead() const { return CentroidBytes(capacity_, 1); }  // whole tiles too

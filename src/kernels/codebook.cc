@@ -1,4 +1,6 @@
 // Training of a token codebook: channel weights or axes, bits, packing into nibbles, k-means.
+#include "kernels/codebook.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,7 +12,6 @@
 #include "base/result.h"
 #include "kernels/key_axes.h"
 #include "kernels/moments.h"
-#include "kernels/token_codes.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/codebook.cc"
@@ -22,31 +23,13 @@
 #include "kernels/code_residuals-inl.h"
 #include "kernels/vector-inl.h"
 
-// What both halves of this file share.
-#ifndef CONDENSE_KERNELS_CODEBOOK_CC_
-#define CONDENSE_KERNELS_CODEBOOK_CC_
-namespace condense {
-
-// y of the sample: [segment][dim][64 rows]; rotated, dim axes.
-struct CodeSample {
-  size_t dim = 0, n_segments = 0;
-  std::vector<float> y;
-  float* channel(size_t segment, size_t c) { return y.data() + (segment * dim + c) * kSegmentRows; }
-};
-
-// Mean and population variance of one channel of y.
-struct ChannelSpread {
-  float mean = 0, var = 0;
-};
-
-}  // namespace condense
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace condense {
 namespace HWY_NAMESPACE {
 
 constexpr size_t kRows = kSegmentRows;
+using Residuals = CodebookTrainer::Residuals;
+using Spread = CodebookTrainer::Spread;
 
 void Weigh(const SegmentKeys& keys, const int8_t* tile, float scale, const float* weights,
            float* y) {
@@ -54,13 +37,13 @@ void Weigh(const SegmentKeys& keys, const int8_t* tile, float scale, const float
            [&]<KvType kType>() HWY_ATTR { WeighSegment<kType>(keys, tile, scale, weights, y); });
 }
 
-void Rotate(const KeyAxes& axes, CodeSample& keys, CodeSample& rotated) {
+void Rotate(const KeyAxes& axes, Residuals& keys, Residuals& rotated) {
   for (size_t s = 0; s < keys.n_segments; ++s)
     RotateRows(axes.to_code.data(), rotated.dim, keys.dim, keys.channel(s, 0),
                rotated.channel(s, 0));
 }
 
-ChannelSpread SpreadOf(CodeSample& sample, size_t c) {
+Spread SpreadOf(Residuals& sample, size_t c) {
   const DF d;
   const VF share = hn::Set(d, static_cast<float>(sample.n_segments * kRows));
   const auto mean_of = [&](auto value) HWY_ATTR {
@@ -74,7 +57,7 @@ ChannelSpread SpreadOf(CodeSample& sample, size_t c) {
     }
     return SumOfLanes(sum) / hn::GetLane(share);
   };
-  ChannelSpread spread;
+  Spread spread;
   spread.mean = mean_of([](VF y, VF sum) HWY_ATTR { return hn::Add(sum, y); });
   const VF mean = hn::Set(d, spread.mean);
   spread.var = mean_of([mean](VF y, VF sum) HWY_ATTR {
@@ -87,7 +70,7 @@ ChannelSpread SpreadOf(CodeSample& sample, size_t c) {
 // One round of k-means: entries become the means of the rows nearest to them; an entry without rows
 // stays. channels: [kChannels]; entries: [kChannels][16].
 template <size_t kChannels>
-HWY_INLINE void Round(CodeSample& sample, const uint8_t* channels, float* entries) {
+HWY_INLINE void Round(Residuals& sample, const uint8_t* channels, float* entries) {
   double sums[kNibbleEntries][kChannels] = {};
   double counts[kNibbleEntries] = {};
   HWY_ALIGN float y[kChannels][kRows];
@@ -109,7 +92,7 @@ HWY_INLINE void Round(CodeSample& sample, const uint8_t* channels, float* entrie
   }
 }
 
-void KMeans(CodeSample& sample, const uint8_t* channels, size_t n_channels, int n_rounds,
+void KMeans(Residuals& sample, const uint8_t* channels, size_t n_channels, int n_rounds,
             float* entries) {
   for (int round = 0; round < n_rounds; ++round) {
     switch (n_channels) {
@@ -141,6 +124,9 @@ HWY_EXPORT(Weigh);
 HWY_EXPORT(Rotate);
 HWY_EXPORT(SpreadOf);
 HWY_EXPORT(KMeans);
+
+using Residuals = CodebookTrainer::Residuals;
+using Spread = CodebookTrainer::Spread;
 
 constexpr int kMostBits = 4;
 constexpr int kRounds = 6;
@@ -176,40 +162,6 @@ void FillUncounted(uint64_t counted, size_t dim, float* y) {
   }
 }
 
-// Without weights, residuals as they are.
-CodeSample MakeSample(const TrainArgs& args, const float* weights) {
-  CodeSample sample;
-  sample.dim = static_cast<size_t>(args.keys.dim);
-  const int n_used = std::min(args.n_segments, kMostTrainSegments);
-  sample.y.resize(static_cast<size_t>(n_used) * kSegmentRows * sample.dim);
-  for (int i = 0; i < n_used; ++i) {
-    const int64_t at = int64_t{i} * args.n_segments / std::max(n_used, 1);
-    const size_t s = static_cast<size_t>(args.segments[at]);
-    if (!std::isfinite(args.centroid_scales[s])) continue;  // rows that are not finite
-    const int8_t* tile = args.centroids + s / kTileSegments * kTileSegments * sample.dim;
-    SegmentKeys keys = args.keys;
-    keys.k += s * kSegmentRows * keys.k_stride;
-    HWY_DYNAMIC_DISPATCH(Weigh)
-    (keys, tile + s % kTileSegments, args.centroid_scales[s], weights,
-     sample.channel(sample.n_segments, 0));
-    if (args.counted != nullptr)
-      FillUncounted(args.counted[at], sample.dim, sample.channel(sample.n_segments, 0));
-    ++sample.n_segments;
-  }
-  return sample;
-}
-
-// A channel whose variance overflows counts as constant, which codes nothing of it.
-std::vector<ChannelSpread> Spreads(CodeSample& sample) {
-  std::vector<ChannelSpread> spreads(sample.dim);
-  if (sample.n_segments == 0) return spreads;
-  for (size_t c = 0; c < sample.dim; ++c) {
-    const ChannelSpread spread = HWY_DYNAMIC_DISPATCH(SpreadOf)(sample, c);
-    if (std::isfinite(spread.var)) spreads[c] = spread;
-  }
-  return spreads;
-}
-
 // Whether channels of 1, 2, 3 and 4 bits fit into the nibbles: ones go beside threes first.
 bool Fits(const std::array<int, kMostBits + 1>& n_with, int n_nibbles) {
   const int small = 2 * n_with[2] + std::max(0, n_with[1] - n_with[3]);
@@ -218,7 +170,7 @@ bool Fits(const std::array<int, kMostBits + 1>& n_with, int n_nibbles) {
 
 // Bits per channel, one at a time to the channel whose error falls most, among those that leave the
 // channels packable (eleven channels of three bits are not, in eight nibbles).
-std::vector<int> GiveBits(const std::vector<ChannelSpread>& spreads, int n_nibbles) {
+std::vector<int> GiveBits(const std::vector<Spread>& spreads, int n_nibbles) {
   std::vector<int> bits(spreads.size());
   std::array<int, kMostBits + 1> n_with{};
   for (int given = 0; given < kMostBits * n_nibbles; ++given) {
@@ -261,7 +213,7 @@ Nibbles Pack(const std::vector<int>& bits, int n_nibbles) {
 
 // The two nibbles of a byte share a range of 8 bits in a query's tables: the widest goes with the
 // narrowest.
-void PairByVariance(const std::vector<ChannelSpread>& spreads, Nibbles& nibbles) {
+void PairByVariance(const std::vector<Spread>& spreads, Nibbles& nibbles) {
   std::vector<std::pair<float, std::vector<size_t>>> order;
   for (std::vector<size_t>& channels : nibbles) {
     float var = 0;
@@ -276,36 +228,35 @@ void PairByVariance(const std::vector<ChannelSpread>& spreads, Nibbles& nibbles)
   }
 }
 
-// The product of its channels' uniform quantisers; fewer than 4 bits repeat the grid, and the
-// repeated entries are never nearest.
-void AppendGrid(const std::vector<size_t>& channels, const std::vector<int>& bits,
-                const std::vector<ChannelSpread>& spreads, std::vector<float>& entries) {
+// The product of the uniform quantisers of `n` channels: entries, [n][16]. Fewer than 4 bits repeat
+// the grid, and the repeated entries are never nearest.
+void MakeGrid(const uint8_t* channels, size_t n, const std::vector<int>& bits,
+              const std::vector<Spread>& spreads, float* entries) {
   int inner = 1;
-  for (size_t c : channels) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint8_t c = channels[i];
     const int n_levels = 1 << bits[c];
     const float step = std::sqrt(spreads[c].var) * kStep[bits[c]];
     for (int e = 0; e < kNibbleEntries; ++e) {
       const float level =
           static_cast<float>(e / inner % n_levels) - 0.5f * static_cast<float>(n_levels - 1);
-      entries.push_back(spreads[c].mean + step * level);
+      *entries++ = spreads[c].mean + step * level;
     }
     inner *= n_levels;
   }
 }
 
-KeyAxes AxesOf(const TrainArgs& args, const CodeSample& sample,
-               const std::vector<ChannelSpread>& spreads) {
+KeyAxes AxesOf(const TrainArgs& args, const Residuals& sample, const std::vector<Spread>& spreads) {
   std::vector<float> mean;
-  for (const ChannelSpread& spread : spreads) mean.push_back(spread.mean);
+  for (const Spread& spread : spreads) mean.push_back(spread.mean);
   return FindKeyAxes(Covariance(sample.y.data(), sample.n_segments, sample.dim, mean.data()),
                      args.keys.dim, args.query_products, args.query_moment);
 }
 
 // Mean and variance along the axes, of residuals with such means along the channels.
-std::vector<ChannelSpread> SpreadsOfAxes(const KeyAxes& axes,
-                                         const std::vector<ChannelSpread>& of_channels) {
+std::vector<Spread> SpreadsOfAxes(const KeyAxes& axes, const std::vector<Spread>& of_channels) {
   const size_t dim = of_channels.size();
-  std::vector<ChannelSpread> spreads(dim);
+  std::vector<Spread> spreads(dim);
   for (size_t a = 0; a < dim; ++a) {
     double mean = 0;
     for (size_t c = 0; c < dim; ++c)
@@ -315,77 +266,115 @@ std::vector<ChannelSpread> SpreadsOfAxes(const KeyAxes& axes,
   return spreads;
 }
 
-// The sample along the first axes, as far as one has bits.
-CodeSample RotatedSample(const KeyAxes& axes, const std::vector<int>& bits, CodeSample& sample) {
-  CodeSample rotated;
-  rotated.n_segments = sample.n_segments;
-  for (size_t a = 0; a < bits.size(); ++a) {
-    if (bits[a] > 0) rotated.dim = a + 1;
-  }
-  rotated.y.resize(rotated.n_segments * rotated.dim * kSegmentRows);
-  HWY_DYNAMIC_DISPATCH(Rotate)(axes, sample, rotated);
-  return rotated;
+// As many as reach to the last that has bits.
+size_t AxesWithBits(const std::vector<int>& bits) {
+  size_t n = bits.size();
+  while (n > 0 && bits[n - 1] == 0) --n;
+  return n;
 }
 
 void AppendRow(const std::vector<float>& matrix, size_t dim, size_t row, std::vector<float>& to) {
   to.insert(to.end(), matrix.data() + row * dim, matrix.data() + (row + 1) * dim);
 }
 
-// From the coded sample, whose channels have such bits and spreads: what the nibbles hold. Channels
-// weigh 1 where there are no weights.
-TokenCodebook MakeBook(const TrainArgs& args, CodeSample& sample, const std::vector<int>& bits,
-                       const std::vector<ChannelSpread>& spreads, const float* weights) {
+// Channels that the nibbles hold, without entries. Without weights they weigh 1.
+TokenCodebook EmptyBook(const TrainArgs& args, const std::vector<int>& bits,
+                        const std::vector<Spread>& spreads, const std::vector<float>& weights) {
   Nibbles nibbles = Pack(bits, args.n_nibbles);
   PairByVariance(spreads, nibbles);
   TokenCodebook book;
   book.dim = args.keys.dim, book.n_nibbles = args.n_nibbles;
   book.first.push_back(0);
   for (const std::vector<size_t>& channels : nibbles) {
-    const size_t begin = book.channel.size();
     for (size_t c : channels) {
       book.channel.push_back(static_cast<uint8_t>(c));
-      book.weight.push_back(weights != nullptr ? weights[c] : 1.0f);
+      book.weight.push_back(weights[c]);
     }
-    std::vector<float> entries;
-    AppendGrid(channels, bits, spreads, entries);
     book.first.push_back(static_cast<uint8_t>(book.channel.size()));
-    HWY_DYNAMIC_DISPATCH(KMeans)
-    (sample, book.channel.data() + begin, channels.size(), kRounds, entries.data());
-    for (float entry : entries) book.entries.push_back(BF16FromFinite(entry));
   }
-  return book;
-}
-
-TokenCodebook TrainWeighted(const TrainArgs& args) {
-  const std::vector<float> weights =
-      ChannelWeights(args.query_moment, static_cast<size_t>(args.keys.dim));
-  CodeSample sample = MakeSample(args, weights.data());
-  const std::vector<ChannelSpread> spreads = Spreads(sample);
-  return MakeBook(args, sample, GiveBits(spreads, args.n_nibbles), spreads, weights.data());
-}
-
-TokenCodebook TrainRotated(const TrainArgs& args) {
-  CodeSample sample = MakeSample(args, nullptr);
-  const std::vector<ChannelSpread> of_channels = Spreads(sample);
-  const KeyAxes axes = AxesOf(args, sample, of_channels);
-  if (axes.empty()) return TrainWeighted(args);
-  const std::vector<ChannelSpread> spreads = SpreadsOfAxes(axes, of_channels);
-  const std::vector<int> bits = GiveBits(spreads, args.n_nibbles);
-  CodeSample rotated = RotatedSample(axes, bits, sample);
-  TokenCodebook book = MakeBook(args, rotated, bits, spreads, nullptr);
-  for (uint8_t axis : book.channel) {
-    AppendRow(axes.to_code, sample.dim, axis, book.to_code);
-    AppendRow(axes.to_query, sample.dim, axis, book.to_query);
-  }
+  book.entries.resize(book.channel.size() * kNibbleEntries);
   return book;
 }
 
 }  // namespace
 
-TokenCodebook TrainCodebook(const TrainArgs& args) {
+void CodebookTrainer::Begin(const TrainArgs& args) {
   CONDENSE_CHECK(args.n_nibbles == 8 || args.n_nibbles == kMostNibbles);
   CONDENSE_CHECK(args.keys.dim >= 16 && args.keys.dim <= 256 && args.keys.dim % 16 == 0);
-  return args.rotate ? TrainRotated(args) : TrainWeighted(args);
+  args_ = args;
+  const auto dim = static_cast<size_t>(args.keys.dim);
+  if (args.rotate) {
+    weights_.assign(dim, 1.0f);
+  } else {
+    weights_ = ChannelWeights(args.query_moment, dim);
+  }
+  used_.clear();
+  const int n_wanted = std::min(args.n_segments, kMostTrainSegments);
+  for (int i = 0; i < n_wanted; ++i) {
+    const auto at = static_cast<int>(int64_t{i} * args.n_segments / n_wanted);
+    // Not where rows are not finite.
+    if (std::isfinite(args.centroid_scales[args.segments[at]])) used_.push_back(at);
+  }
+  sample_.Resize(used_.size(), dim);
+  spreads_.assign(dim, Spread());
+}
+
+void CodebookTrainer::Sample(int i) {
+  const int at = used_[i];
+  const auto s = static_cast<size_t>(args_.segments[at]);
+  const int8_t* tile = args_.centroids + s / kTileSegments * kTileSegments * sample_.dim;
+  SegmentKeys keys = args_.keys;
+  keys.k += s * kSegmentRows * keys.k_stride;
+  float* y = sample_.channel(i, 0);
+  HWY_DYNAMIC_DISPATCH(Weigh)
+  (keys, tile + s % kTileSegments, args_.centroid_scales[s], weights_.data(), y);
+  if (args_.counted != nullptr) FillUncounted(args_.counted[at], sample_.dim, y);
+}
+
+// A channel whose variance overflows counts as constant, which codes nothing of it.
+void CodebookTrainer::Measure(int channel) {
+  if (sample_.n_segments == 0) return;
+  const Spread spread = HWY_DYNAMIC_DISPATCH(SpreadOf)(sample_, channel);
+  if (std::isfinite(spread.var)) spreads_[channel] = spread;
+}
+
+void CodebookTrainer::Plan() {
+  coded_ = &sample_;
+  KeyAxes axes;
+  if (args_.rotate) {
+    axes = AxesOf(args_, sample_, spreads_);
+    if (!axes.empty()) spreads_ = SpreadsOfAxes(axes, spreads_);
+  }
+  bits_ = GiveBits(spreads_, args_.n_nibbles);
+  book_ = EmptyBook(args_, bits_, spreads_, weights_);
+  if (axes.empty()) return;
+  rotated_.Resize(sample_.n_segments, AxesWithBits(bits_));
+  HWY_DYNAMIC_DISPATCH(Rotate)(axes, sample_, rotated_);
+  coded_ = &rotated_;
+  for (uint8_t axis : book_.channel) {
+    AppendRow(axes.to_code, sample_.dim, axis, book_.to_code);
+    AppendRow(axes.to_query, sample_.dim, axis, book_.to_query);
+  }
+}
+
+void CodebookTrainer::TrainNibble(int nibble) {
+  const size_t begin = book_.first[nibble], n = book_.first[nibble + 1] - begin;
+  std::array<float, kNibbleChannels * kNibbleEntries> entries;
+  MakeGrid(book_.channel.data() + begin, n, bits_, spreads_, entries.data());
+  HWY_DYNAMIC_DISPATCH(KMeans)
+  (*coded_, book_.channel.data() + begin, n, kRounds, entries.data());
+  std::transform(entries.begin(), entries.begin() + n * kNibbleEntries,
+                 book_.entries.begin() + begin * kNibbleEntries, BF16FromFinite);
+}
+
+TokenCodebook TrainCodebook(const TrainArgs& args) {
+  CodebookTrainer trainer;
+  trainer.Begin(args);
+  for (int i = 0; i < trainer.n_samples(); ++i) trainer.Sample(i);
+  for (int c = 0; c < trainer.n_channels(); ++c) trainer.Measure(c);
+  trainer.Plan();
+  for (int n = 0; n < trainer.n_nibbles(); ++n) trainer.TrainNibble(n);
+  return trainer.TakeBook();
 }
 
 }  // namespace condense

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/codebook.h"
 #include "kernels/test_case.h"
 #include "kernels/token_codes.h"
 #include "kernels/top.h"

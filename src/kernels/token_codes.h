@@ -29,7 +29,6 @@ inline constexpr int kTileSegments = 16;  // centroids are kept in tiles of 16 s
 inline constexpr int kNibbleEntries = 16;
 inline constexpr int kNibbleChannels = 4;  // at most
 inline constexpr int kMostNibbles = 16;    // 64 bits a row
-inline constexpr int kMostTrainSegments = 64;
 
 constexpr int SegmentTiles(int n_segments) {
   return (n_segments + kTileSegments - 1) / kTileSegments;
@@ -89,34 +88,6 @@ void EncodeCentroid(const SegmentKeys& keys, int8_t* tile, int lane, float* scal
 // `scale`: the segment's own, from EncodeCentroid. Rows with NaN or infinity get some valid code.
 void EncodeSegment(const TokenCodebook& book, const SegmentKeys& keys, const int8_t* tile, int lane,
                    float scale, uint8_t* codes);
-
-struct TrainArgs {
-  SegmentKeys keys;  // row 0 of the KV head's cache
-  // The sample: rows 64 segments[i] … 64 segments[i] + 63, those of them that count. Of more than
-  // kMostTrainSegments segments as many, evenly spread over the list, are used.
-  const int32_t* segments = nullptr;
-  int n_segments = 0;
-  // [n_segments] As SegmentKeys::counted; null: all rows count.
-  const uint64_t* counted = nullptr;
-  // Centroids by segment number, as in CodesView; only the sample's are read.
-  const int8_t* centroids = nullptr;
-  const float* centroid_scales = nullptr;
-  // [dim]: sum or mean of q_i² over queries, in any one positive unit. Null, NaN, infinite or all
-  // zero: every channel weighs the same.
-  const float* query_moment = nullptr;
-  int n_nibbles = 8;  // 8 or 16
-  // Code along the axes of kernels/key_axes.h instead of the channels.
-  bool rotate = false;
-  // [dim, dim], for `rotate`: sum or mean of q_i q_j, of which j >= i counts. Null: query_moment.
-  const float* query_products = nullptr;
-};
-// Channel weights, bits, channels of nibbles and their entries (TokenCodebook), from a sample of
-// keys: bits one at a time to the channel whose expected squared error of y falls most, nibbles
-// packed first-fit, entries from uniform Gaussian quantisers and 6 rounds of k-means. Rows that are
-// not finite are passed over. Deterministic; .8 ms for 4,096 rows of 64 channels, 1.1 ms of 128
-// (one core, AVX-512, 2.8 GHz). Rotated, the decomposition comes on top: of the order of dim³.
-// Keys whose covariance overflows are coded without rotation.
-TokenCodebook TrainCodebook(const TrainArgs& args);
 
 // One query head's side of the estimates: 16 products a nibble in steps common to the head, so wide
 // that the two nibbles of a byte add up to 255 at most. The softmax scale is in them.
