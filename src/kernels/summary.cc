@@ -62,7 +62,7 @@ HWY_INLINE void ScoreTiles(const uint16_t* low, const uint16_t* high, size_t dim
   for (size_t g = 0; g < kRowVectors; ++g) {
     VF even[kTiles], odd[kTiles];
     for (size_t t = 0; t < kTiles; ++t) even[t] = odd[t] = hn::Zero(d);
-    for (size_t c = 0; c < dim; c += 2) {
+    for (size_t c = 0; c + 1 < dim; c += 2) {
       const uint16_t* from0 = (q[c] < 0 ? low : high) + c * kTileBlocks + g * kLanes;
       const uint16_t* from1 = (q[c + 1] < 0 ? low : high) + (c + 1) * kTileBlocks + g * kLanes;
       const VF q0 = hn::Set(d, q[c]);
@@ -72,6 +72,12 @@ HWY_INLINE void ScoreTiles(const uint16_t* low, const uint16_t* high, size_t dim
         even[t] = hn::MulAdd(LoadF16(d, from0 + t * dim * kTileBlocks), q0, even[t]);
         odd[t] = hn::MulAdd(LoadF16(d, from1 + t * dim * kTileBlocks), q1, odd[t]);
       }
+    }
+    if (dim % 2 != 0) {
+      const uint16_t* from = (q[dim - 1] < 0 ? low : high) + (dim - 1) * kTileBlocks + g * kLanes;
+      const VF last = hn::Set(d, q[dim - 1]);
+      for (size_t t = 0; t < kTiles; ++t)
+        even[t] = hn::MulAdd(LoadF16(d, from + t * dim * kTileBlocks), last, even[t]);
     }
     for (size_t t = 0; t < kTiles; ++t) {
       hn::StoreU(hn::Mul(hn::Add(even[t], odd[t]), hn::Set(d, scale)), d,
@@ -122,13 +128,13 @@ void StoreInTile(const float* values, int dim, uint16_t* tile, int lane) {
 
 void ScoreMean(const uint16_t* tiles, int n_tiles, int dim, const float* q, float scale,
                float* scores) {
-  CONDENSE_CHECK(dim > 0 && dim % 2 == 0);
+  CONDENSE_CHECK(dim > 0);
   HWY_DYNAMIC_DISPATCH(Score)(tiles, tiles, n_tiles, dim, q, scale, scores);
 }
 
 void ScoreMinMax(const uint16_t* min_tiles, const uint16_t* max_tiles, int n_tiles, int dim,
                  const float* q, float scale, float* scores) {
-  CONDENSE_CHECK(dim > 0 && dim % 2 == 0);
+  CONDENSE_CHECK(dim > 0);
   HWY_DYNAMIC_DISPATCH(Score)(min_tiles, max_tiles, n_tiles, dim, q, scale, scores);
 }
 

@@ -57,12 +57,12 @@ TEST_P(SummaryTest, RowStatisticsMatchReference) {
 TEST_P(SummaryTest, ScoresMatchReference) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
-  for (int dim : {64, 80, 96, 128, 256}) {
+  for (int dim : {1, 4, 64, 80, 96, 128, 256}) {
     for (int n_tiles : {1, 3, 4, 5, 32}) {
       std::vector<uint16_t> low(static_cast<size_t>(n_tiles) * dim * kTileBlocks), high(low.size());
       std::vector<float> q(dim);
       for (float& value : q) value = normal(random);
-      q[1] = 0;
+      if (dim > 1) q[1] = 0;
       for (size_t i = 0; i < low.size(); ++i) {
         const float a = normal(random), b = normal(random);
         low[i] = F16FromF32Saturated(std::min(a, b)), high[i] = F16FromF32Saturated(std::max(a, b));
