@@ -43,7 +43,7 @@ FrameOptions ReadFrame(KeyReader& reader);
 
 // For policies without distant blocks: `window`, the anchor under the name `anchor_key`,
 // `dense_layers`.
-std::vector<PolicyKey> FixedRowsKeys(const std::string& anchor_key, int anchor);
+std::vector<PolicyKey> FixedRowsKeys(const std::string& anchor_key, int anchor, int window = 64);
 FrameOptions ReadFixedRows(KeyReader& reader, const std::string& anchor_key);
 
 class FramePolicy final : public Policy {

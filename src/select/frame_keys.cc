@@ -102,8 +102,8 @@ FrameOptions ReadFrame(KeyReader& reader) {
   return options;
 }
 
-std::vector<PolicyKey> FixedRowsKeys(const std::string& anchor_key, int anchor) {
-  PolicyKey window = WindowKey(64);
+std::vector<PolicyKey> FixedRowsKeys(const std::string& anchor_key, int anchor, int window_rows) {
+  PolicyKey window = WindowKey(window_rows);
   window.always_printed = true;
   return {window,
           {anchor_key, std::to_string(anchor),
