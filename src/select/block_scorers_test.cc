@@ -98,6 +98,56 @@ INSTANTIATE_TEST_SUITE_P(All, Scorers,
                                            "mass", "mass:groups=1", "mass:groups=d"),
                          [](const auto& param) { return std::to_string(param.index); });
 
+// Σ_j p_j ‖v_j − o‖ of the rows that choosing a block adds.
+double SlowValueWorth(TestCache& cache, const SlowFrame& frame, int n, int h, int block) {
+  const int g = h / kGroup;
+  std::vector<double> p(n), o(kDim, 0.0);
+  double sum = 0, worth = 0;
+  for (int row = 0; row < n; ++row) {
+    double dot = 0;
+    for (int c = 0; c < kDim; ++c) dot += cache.QueryHead(h)[c] * cache.Key(g, row)[c];
+    sum += p[row] = std::exp(dot * 0.0625);
+  }
+  for (int row = 0; row < n; ++row) {
+    for (int c = 0; c < kDim; ++c) o[c] += p[row] / sum * cache.Value(g, row)[c];
+  }
+  for (int row = 16 * block; row < std::min(n, 16 * block + 16); ++row) {
+    if (frame.IsRead(row)) continue;
+    double squares = 0;
+    for (int c = 0; c < kDim; ++c)
+      squares += (cache.Value(g, row)[c] - o[c]) * (cache.Value(g, row)[c] - o[c]);
+    worth += p[row] / sum * std::sqrt(squares);
+  }
+  return worth;
+}
+
+TEST(OracleByValue, ChoosesWhatTheSlowFormChooses) {
+  bool differs = false;
+  for (uint32_t seed = 1; seed <= 5; ++seed) {
+    TestCache cache(kRows, kKvHeads, kHeads, kDim, seed);
+    const int n = kRows - static_cast<int>(seed) * 7;
+    cache.See({{0, n}});
+    const SlowFrame frame(n, 1, 70);
+    const Selection selection = Select(cache, "oracle:blocks=5,window=70,by=value");
+    for (int g = 0; g < kKvHeads; ++g) {
+      std::map<int, double> scores;
+      for (int h = g * kGroup; h < (g + 1) * kGroup; ++h) {
+        for (int b : frame.candidates()) scores[b] += SlowValueWorth(cache, frame, n, h, b);
+      }
+      frame.ExpectBest(scores, 5, KRows(selection, g));
+    }
+    EXPECT_TRUE(Same(selection, Select(cache, "oracle:blocks=5,window=70,by=value", 2)));
+    const Selection by_mass = Select(cache, "oracle:blocks=5,window=70");
+    differs = differs || by_mass.k_masks != selection.k_masks;
+    // K and V of every row that is not read show in the counters.
+    EXPECT_GT(selection.summary_bytes, by_mass.summary_bytes);
+    uint64_t rows = 0;
+    for (int g = 0; g < kKvHeads; ++g) rows += n - CountRows(KRows(selection, g));
+    EXPECT_EQ(selection.summary_bytes, rows * 2 * 4 * kDim);
+  }
+  EXPECT_TRUE(differs);
+}
+
 TEST(ScorerBytes, CountTheBytesOfTheirSummaries) {
   TestCache cache(kRows, kKvHeads, kHeads, kDim);
   cache.See({{0, 600}});
@@ -113,6 +163,8 @@ TEST(ScorerKeys, BadKeysNameTheWayOut) {
   const auto error = [](const std::string& spec) { return MakePolicy(spec).error(); };
   EXPECT_EQ(error("mass:groups=2"), "mass: groups=2 is unknown (1, 4, d)");
   EXPECT_EQ(error("unique:form=abs,lambda=1"), "unique: lambda is read only with form=rms");
+  EXPECT_EQ(error("oracle:by=values"),
+            "oracle: by=values is unknown; did you mean 'value'? (mass, value)");
   EXPECT_EQ(error("unique:lambda=-1"), "unique: lambda=-1 is out of range: 0 to 100");
 }
 

@@ -130,8 +130,8 @@ void Remember(const LayerQuery& query, const FrameOptions& options, const Choice
   }
 }
 
-// Bytes of the visible K rows that are in no set of their KV head.
-uint64_t UnreadKeyBytes(const LayerQuery& query, const Selection& selection) {
+// Bytes of the visible rows that are in no set of their KV head: K, and V where it was read too.
+uint64_t UnreadBytes(const LayerQuery& query, const Selection& selection, bool values) {
   uint64_t rows = 0;
   const int sets_per_kv_head = selection.per_query_head ? query.group() : 1;
   for (int g = 0; g < query.kv->n_kv_heads; ++g) {
@@ -142,7 +142,7 @@ uint64_t UnreadKeyBytes(const LayerQuery& query, const Selection& selection) {
       rows += CountBits(query.visible[b] & ~read);
     }
   }
-  return rows * query.kv->KeyBytes();
+  return rows * (query.kv->KeyBytes() + (values ? query.kv->ValueBytes() : 0));
 }
 
 }  // namespace
@@ -218,7 +218,8 @@ void FramePolicy::Select(const LayerQuery& query, Selection& selection) const {
       mask[b] = static_cast<uint16_t>(mask[b] | (blocks[b] & query.visible[b]));
     }
   }
-  if (fresh && scorer_->reads_keys()) selection.summary_bytes += UnreadKeyBytes(query, selection);
+  if (fresh && scorer_->reads_keys())
+    selection.summary_bytes += UnreadBytes(query, selection, scorer_->reads_values());
 }
 
 }  // namespace condense
