@@ -86,6 +86,30 @@ HWY_INLINE void ScoreTiles(const uint16_t* low, const uint16_t* high, size_t dim
   }
 }
 
+// Four channels at a time; 16 sums a channel, block mod 16, added by the fixed tree.
+void SumTiles(const uint16_t* tiles, size_t n_tiles, size_t dim, const float* weights, float* out) {
+  constexpr size_t kChannels = 4;
+  const DF d;
+  for (size_t c = 0; c < dim; c += kChannels) {
+    VF sums[kChannels][kRowVectors];
+    for (auto& channel : sums) {
+      for (VF& sum : channel) sum = hn::Zero(d);
+    }
+    for (size_t t = 0; t < n_tiles; ++t) {
+      for (size_t g = 0; g < kRowVectors; ++g) {
+        const VF weight = hn::LoadU(d, weights + t * kTileBlocks + g * kLanes);
+        const MF counts = hn::Ne(weight, hn::Zero(d));
+        const uint16_t* from = tiles + (t * dim + c) * kTileBlocks + g * kLanes;
+        for (size_t i = 0; i < kChannels; ++i) {
+          const VF value = LoadF16(d, from + i * kTileBlocks);
+          sums[i][g] = hn::IfThenElse(counts, hn::MulAdd(value, weight, sums[i][g]), sums[i][g]);
+        }
+      }
+    }
+    for (size_t i = 0; i < kChannels; ++i) out[c + i] = SumOfLanes(sums[i]);
+  }
+}
+
 // With low = high = the means, ScoreMean; with minima and maxima, Quest's bound: q[c] times the
 // larger product's statistic is the maximum where q[c] >= 0 and the minimum elsewhere, so only one
 // of the two is read.
@@ -113,6 +137,7 @@ namespace {
 
 HWY_EXPORT(SummarizeRows);
 HWY_EXPORT(Score);
+HWY_EXPORT(SumTiles);
 
 }  // namespace
 
@@ -136,6 +161,12 @@ void ScoreMinMax(const uint16_t* min_tiles, const uint16_t* max_tiles, int n_til
                  const float* q, float scale, float* scores) {
   CONDENSE_CHECK(dim > 0);
   HWY_DYNAMIC_DISPATCH(Score)(min_tiles, max_tiles, n_tiles, dim, q, scale, scores);
+}
+
+void SumTiles(const uint16_t* tiles, int n_tiles, int dim, const float* weights, float* out) {
+  CONDENSE_CHECK(dim > 0 && dim % 4 == 0);
+  HWY_DYNAMIC_DISPATCH(SumTiles)
+  (tiles, static_cast<size_t>(n_tiles), static_cast<size_t>(dim), weights, out);
 }
 
 }  // namespace condense

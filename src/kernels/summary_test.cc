@@ -89,6 +89,35 @@ TEST_P(SummaryTest, ScoresMatchReference) {
   }
 }
 
+TEST_P(SummaryTest, WeightedSumsMatchReference) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (int dim : {64, 80, 256}) {
+    for (int n_tiles : {1, 2, 33}) {
+      const int n_blocks = n_tiles * kTileBlocks;
+      std::vector<uint16_t> tiles(static_cast<size_t>(n_blocks) * dim);
+      std::vector<float> weights(n_blocks), sums(dim);
+      for (uint16_t& value : tiles) value = F16FromF32Saturated(normal(random));
+      for (float& weight : weights) weight = std::fabs(normal(random));
+      // What a block of weight 0 holds is nobody's.
+      weights[3] = 0;
+      for (int c = 0; c < dim; ++c) tiles[c * kTileBlocks + 3] = 0x7E00;
+      SumTiles(tiles.data(), n_tiles, dim, weights.data(), sums.data());
+      for (int c = 0; c < dim; ++c) {
+        double sum = 0, magnitude = 0;
+        for (int b = 0; b < n_blocks; ++b) {
+          if (weights[b] == 0) continue;
+          const size_t at = (static_cast<size_t>(b / kTileBlocks) * dim + c) * kTileBlocks;
+          const double value = F32FromF16(tiles[at + b % kTileBlocks]);
+          sum += weights[b] * value;
+          magnitude += weights[b] * std::fabs(value);
+        }
+        ASSERT_NEAR(sums[c], sum, (n_tiles + 5) * kUnit * magnitude);
+      }
+    }
+  }
+}
+
 // No row of a block has a larger logit than Quest's bound says, nor another mean than the mean's
 // score.
 TEST_P(SummaryTest, ScoresOfSummarizedRowsBoundTheirLogits) {

@@ -52,26 +52,42 @@ void FindCandidates(const LayerQuery& query, const FrameOptions& options, Choice
   }
 }
 
-// Distant blocks that the byte budget buys in this step; -1 where it does not cover the rows always
-// read.
-int BlocksForBytes(const LayerQuery& query, const FrameOptions& options, const BlockScorer* scorer,
+// What a step's budget buys.
+struct Bought {
+  int blocks = 0;  // -1: not even the rows always read
+  bool tail = false;
+};
+
+// Of a byte budget. Blocks that are chosen need no mean value: their rows are read.
+Bought BuyForBytes(const LayerQuery& query, const FrameOptions& options, const BlockScorer* scorer,
                    const ChoiceScratch& s) {
   const KvView& kv = *query.kv;
   const double row_bytes = static_cast<double>(kv.KeyBytes() + kv.ValueBytes()) * kv.n_kv_heads;
   const double allowed = *options.byte_share * query.n_visible * row_bytes;
   const double rest = allowed - CountRows(s.always) * row_bytes;
-  if (rest < 0) return -1;
-  double block_bytes = kBlockRows * row_bytes;
-  double to_choose = 0;
-  if (scorer != nullptr && !scorer->reads_keys()) {
-    to_choose = static_cast<double>(s.candidates.size()) * kv.n_kv_heads *
-                static_cast<double>(BlockIndex::BytesPerBlock(scorer->needs(), kv.k_dim, kv.v_dim));
-    if (options.share == Share::kRerank) {
-      block_bytes += static_cast<double>(options.shortlist - 1) * kBlockRows *
-                     static_cast<double>(kv.KeyBytes()) * kv.n_kv_heads;
-    }
+  if (rest < 0) return {-1, false};
+  const double n_summaries = static_cast<double>(s.candidates.size()) * kv.n_kv_heads;
+  const SummarySet needs = scorer != nullptr && !scorer->reads_keys() ? scorer->needs() : 0;
+  const auto tail_bytes = static_cast<double>(TailBytes(options.tail, needs, kv));
+  double block_bytes = kBlockRows * row_bytes - tail_bytes * kv.n_kv_heads;
+  const double to_choose =
+      n_summaries *
+      (static_cast<double>(BlockIndex::BytesPerBlock(needs, kv.k_dim, kv.v_dim)) + tail_bytes);
+  if (scorer != nullptr && !scorer->reads_keys() && options.share == Share::kRerank) {
+    block_bytes += static_cast<double>(options.shortlist - 1) * kBlockRows *
+                   static_cast<double>(kv.KeyBytes()) * kv.n_kv_heads;
   }
-  return static_cast<int>(std::max(0.0, std::floor((rest - to_choose) / block_bytes)));
+  const double tail_alone = n_summaries * static_cast<double>(TailBytes(options.tail, 0, kv));
+  return {static_cast<int>(std::max(0.0, std::floor((rest - to_choose) / block_bytes))),
+          options.tail != Tail::kOff && rest >= tail_alone};
+}
+
+Bought Buy(const LayerQuery& query, const FrameOptions& options, const BlockScorer* scorer,
+           const ChoiceScratch& s) {
+  const bool tail = options.tail != Tail::kOff;
+  if (!options.byte_share) return {options.blocks, tail};
+  if (*options.byte_share >= 1) return {static_cast<int>(s.candidates.size()), tail};
+  return BuyForBytes(query, options, scorer, s);
 }
 
 // Over all query heads of the layer; -2, below any threshold, where it is not defined.
@@ -161,14 +177,10 @@ void FramePolicy::Select(const LayerQuery& query, Selection& selection) const {
     return;
   }
   FindCandidates(query, options_, s);
-  int r = options_.blocks;
-  if (options_.byte_share) {
-    r = *options_.byte_share >= 1 ? static_cast<int>(s.candidates.size())
-                                  : BlocksForBytes(query, options_, scorer_.get(), s);
-    if (r < 0) {
-      selection.reason = Fallback::kBudget;
-      return;
-    }
+  const auto [r, tail] = Buy(query, options_, scorer_.get(), s);
+  if (r < 0) {
+    selection.reason = Fallback::kBudget;
+    return;
   }
   const int64_t support = int64_t{options_.anchor} + options_.window + int64_t{kBlockRows} * r;
   if (query.n_visible <= support || static_cast<int>(s.candidates.size()) <= r) {
@@ -220,6 +232,11 @@ void FramePolicy::Select(const LayerQuery& query, Selection& selection) const {
   }
   if (fresh && scorer_->reads_keys())
     selection.summary_bytes += UnreadBytes(query, selection, scorer_->reads_values());
+  const SummarySet read = fresh ? scorer_->needs() : 0;
+  if (tail && !AddTail(query, options_.tail, s.whole, read, selection)) {
+    selection.Reset();
+    selection.reason = Fallback::kNan;
+  }
 }
 
 }  // namespace condense

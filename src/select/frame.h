@@ -1,8 +1,7 @@
 // The frame that every block-scoring policy shares: which rows are always read, which blocks are
 // candidates, how many of them a budget buys, how query heads share one choice, and for how long a
 // choice stays. The scorer only says what a block is worth to a query. Rules: docs/POLICIES.md; the
-// support of anchor, window and r blocks follows arXiv 2602.06317. No tail and no layer-dependent
-// budget yet.
+// support of anchor, window and r blocks follows arXiv 2602.06317.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include "select/key_reader.h"
 #include "select/policy.h"
 #include "select/scorer.h"
+#include "select/tail.h"
 
 namespace condense {
 
@@ -29,11 +29,12 @@ struct FrameOptions {
   int reuse = 1;      // steps a choice stays; 0: until reuse_cos ends it
   std::optional<double> reuse_cos;
   LayerRange dense_layers;
+  Tail tail = Tail::kOff;
 };
 
 struct FrameDefaults {
   int anchor = 1, window = 64, blocks = 8;
-  std::string share = "kv_group";
+  std::string share = "kv_group", tail = "off";
 };
 
 // The frame's keys, then the policy's own.

@@ -50,6 +50,10 @@ std::vector<PolicyKey> FrameKeys(const FrameDefaults& defaults, std::vector<Poli
       {"reuse_cos", "off",
        "choose again when the query's cosine to the one that chose falls below this; -1 to 1, or "
        "off"},
+      {"tail", defaults.tail,
+       "blocks left out as one pseudo-row each, with their mean key and mean value: off, on, or "
+       "var "
+       "(half the variance of their logits added)"},
       DenseLayersKey(),
   };
   std::move(own.begin(), own.end(), std::back_inserter(keys));
@@ -84,6 +88,7 @@ FrameOptions ReadFrame(KeyReader& reader) {
     options.blocks = static_cast<int>(reader.Int("blocks", 0, kMaxBlocks));
   }
 
+  options.tail = static_cast<Tail>(reader.Choice("tail", {"off", "on", "var"}));
   options.share = static_cast<Share>(reader.Choice("share", ShareNames()));
   if (options.share == Share::kRerank) {
     options.shortlist = static_cast<int>(reader.Int("shortlist", 1, 1024));
