@@ -168,49 +168,56 @@ FramePolicy::FramePolicy(const FrameOptions& options, std::unique_ptr<const Bloc
   CONDENSE_CHECK(scorer_ != nullptr || (options_.blocks == 0 && !options_.byte_share));
 }
 
+const FrameOptions& FramePolicy::OptionsFor(int layer) const {
+  for (const LayerFrame& frame : options_.by_layer) {
+    if (frame.layers.Contains(layer)) return frame.options;
+  }
+  return options_;
+}
+
 void FramePolicy::Select(const LayerQuery& query, Selection& selection) const {
+  const FrameOptions& options = OptionsFor(query.layer);
   static thread_local ChoiceScratch scratch;
   ChoiceScratch& s = scratch;
   selection.Reset();
-  if (options_.dense_layers.Contains(query.layer)) {
+  if (options.dense_layers.Contains(query.layer)) {
     selection.reason = Fallback::kLayer;
     return;
   }
-  FindCandidates(query, options_, s);
-  const auto [r, tail] = Buy(query, options_, scorer_.get(), s);
+  FindCandidates(query, options, s);
+  const auto [r, tail] = Buy(query, options, scorer_.get(), s);
   if (r < 0) {
     selection.reason = Fallback::kBudget;
     return;
   }
-  const int64_t support = int64_t{options_.anchor} + options_.window + int64_t{kBlockRows} * r;
+  const int64_t support = int64_t{options.anchor} + options.window + int64_t{kBlockRows} * r;
   if (query.n_visible <= support || static_cast<int>(s.candidates.size()) <= r) {
     selection.reason = Fallback::kShort;
     return;
   }
 
   const int n_blocks = static_cast<int>(query.visible.size());
-  const bool per_head = options_.share == Share::kPerHead && scorer_ != nullptr;
+  const bool per_head = options.share == Share::kPerHead && scorer_ != nullptr;
   const int n_sets = per_head ? query.n_query_heads : query.kv->n_kv_heads;
   const uint16_t* chosen = nullptr;
   int chosen_blocks = 0;
   bool fresh = false;
   if (r > 0) {
-    const bool reuses = options_.reuse != 1 && query.memory != nullptr;
-    const SequenceMemory::Choice* choice =
-        reuses ? ChoiceInForce(query, options_, n_sets) : nullptr;
+    const bool reuses = options.reuse != 1 && query.memory != nullptr;
+    const SequenceMemory::Choice* choice = reuses ? ChoiceInForce(query, options, n_sets) : nullptr;
     if (choice != nullptr) {
       chosen = choice->k_masks.data();
       chosen_blocks = choice->n_blocks;
     } else {
       fresh = true;
       uint64_t row_bytes = 0;
-      if (!ChooseBlocks(query, options_, *scorer_, r, s, row_bytes)) {
+      if (!ChooseBlocks(query, options, *scorer_, r, s, row_bytes)) {
         selection.reason = Fallback::kNan;
         return;
       }
       chosen = s.chosen.data();
       chosen_blocks = n_blocks;
-      if (reuses) Remember(query, options_, s);
+      if (reuses) Remember(query, options, s);
       selection.summary_bytes =
           row_bytes +
           s.candidates.size() * query.kv->n_kv_heads *
@@ -233,7 +240,7 @@ void FramePolicy::Select(const LayerQuery& query, Selection& selection) const {
   if (fresh && scorer_->reads_keys())
     selection.summary_bytes += UnreadBytes(query, selection, scorer_->reads_values());
   const SummarySet read = fresh ? scorer_->needs() : 0;
-  if (tail && !AddTail(query, options_.tail, s.whole, read, selection)) {
+  if (tail && !AddTail(query, options.tail, s.whole, read, selection)) {
     selection.Reset();
     selection.reason = Fallback::kNan;
   }

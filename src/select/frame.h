@@ -19,6 +19,8 @@ namespace condense {
 
 enum class Share : uint8_t { kShared, kKvGroup, kHeadUnion, kRerank, kPerHead };
 
+struct LayerFrame;
+
 struct FrameOptions {
   int anchor = 1, window = 64;  // rows
   // Distant blocks per KV head (per query head for Share::kPerHead), unless byte_share is set.
@@ -30,6 +32,12 @@ struct FrameOptions {
   std::optional<double> reuse_cos;
   LayerRange dense_layers;
   Tail tail = Tail::kOff;
+  std::vector<LayerFrame> by_layer;  // disjoint: what holds there instead
+};
+
+struct LayerFrame {
+  LayerRange layers;
+  FrameOptions options;
 };
 
 struct FrameDefaults {
@@ -37,7 +45,8 @@ struct FrameDefaults {
   std::string share = "kv_group", tail = "off";
 };
 
-// The frame's keys, then the policy's own.
+// The frame's keys, then the policy's own. Budget keys (blocks, tokens, budget, anchor, window) may
+// differ by layer; of a layer's own budget and everybody's, the layer's holds.
 std::vector<PolicyKey> FrameKeys(const FrameDefaults& defaults = {},
                                  std::vector<PolicyKey> own = {});
 FrameOptions ReadFrame(KeyReader& reader);
@@ -56,6 +65,8 @@ class FramePolicy final : public Policy {
   void Select(const LayerQuery& query, Selection& selection) const override;
 
  private:
+  const FrameOptions& OptionsFor(int layer) const;
+
   FrameOptions options_;
   std::unique_ptr<const BlockScorer> scorer_;
 };

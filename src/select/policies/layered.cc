@@ -39,6 +39,15 @@ std::unique_ptr<Policy> Make(KeyReader& reader) {
   const LayerRange early_layers = reader.Layers("early");
   const FrameOptions late = ReadFrame(reader);
   FrameOptions early = late;
+  early.by_layer.clear();
+  for (const LayerFrame& frame : late.by_layer) {
+    if (frame.layers.first <= early_layers.last && frame.layers.last >= early_layers.first) {
+      reader.Fail("layers " + PrintLayers(early_layers) +
+                  " are early: early_window is theirs, "
+                  "keys of layers " +
+                  PrintLayers(frame.layers) + " would have no effect there");
+    }
+  }
   early.window = static_cast<int>(reader.Int("early_window", 1, 1'000'000));
   if (early.window < late.window) {
     reader.Fail("early_window=" + std::to_string(early.window) + " is less than window=" +
