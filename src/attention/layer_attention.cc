@@ -151,7 +151,7 @@ class NodeRunner {
 
   // A selection of every visible row is computed as dense attention is, to the same bits.
   bool KeepsAll(const SingleRow& single, const Selection& selection) const {
-    if (!selection.v_masks.empty()) return false;
+    if (!selection.v_masks.empty() || selection.has_tail) return false;
     const std::span<const uint16_t> visible = Visible(single);
     const int n_sets = selection.per_query_head ? node_.n_query_heads : node_.kv.n_kv_heads;
     for (int set = 0; set < n_sets; ++set) {
@@ -276,10 +276,19 @@ class NodeRunner {
     return any != 0;
   }
 
-  // Sinks, the value that takes unread mass, the normaliser.
+  // What stands for rows not read. MergeState only reads it.
+  AttendState TailOf(const Selection& selection, int head) const {
+    Selection::PartialState& tail = const_cast<Selection&>(selection).tail;
+    float* sum = &tail.sum[head];
+    return {&tail.o[static_cast<size_t>(head) * node_.kv.v_dim], &tail.max[head], sum, sum};
+  }
+
+  // The tail, sinks, the value that takes unread mass, the normaliser.
   void Finish(const RowTile& tile, int row, int head, float* o, float max, float sum,
               float sum_v) const {
     const int v_dim = node_.kv.v_dim;
+    if (tile.selection && tile.selection->has_tail)
+      MergeState({o, &max, &sum, &sum_v}, TailOf(*tile.selection, head), v_dim);
     if (tile.selection && !tile.selection->rest_value.empty()) {
       const float* rest = tile.selection->rest_value.data() + static_cast<size_t>(head) * v_dim;
       const float mass = sum - sum_v;

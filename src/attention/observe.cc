@@ -59,6 +59,15 @@ State AttendRows(const AttentionNode& node, const KvView& view, int kv_head, con
   return state;
 }
 
+// The tail's part of one query head's softmax over what is read and the tail.
+float TailShare(const Selection& selection, int head, const State& kept) {
+  if (!selection.has_tail || selection.tail.sum[head] == 0.0f) return 0.0f;
+  const float max = selection.tail.max[head];
+  const float top = std::max(max, kept.max);
+  const float tail = selection.tail.sum[head] * std::exp(max - top);
+  return tail / (tail + kept.sum * std::exp(kept.max - top));
+}
+
 }  // namespace
 
 void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int row,
@@ -113,6 +122,9 @@ void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int 
       const float epsilon = dropped_sum / full.sum;
       const float sink_sum = node.sinks ? std::exp(node.sinks[h] - full.max) : 0.0f;
       seen.omitted_mass = std::clamp(dropped_sum / (full.sum + sink_sum), 0.0f, 1.0f);
+      const float tail_share = TailShare(selection, h, kept);
+      const float* tail =
+          tail_share == 0.0f ? nullptr : selection.tail.o.data() + static_cast<size_t>(h) * v_dim;
       float error = 0, norm = 0, identity = 0;
       for (int d = 0; d < v_dim; ++d) {
         const float o_full = full.Output(d);
@@ -121,8 +133,10 @@ void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int 
             kept.sum == 0.0f ? 0.0f : (kept.o[d] + (kept.sum - kept.sum_v) * in_stead) / kept.sum;
         const float replaced = delta * (unvalued.Output(d) - in_stead);
         const float o_kept = o_out + replaced;  // with the values of all rows read
-        const float difference = o_full - o_out;
-        const float residual = difference - replaced - epsilon * (rest.Output(d) - o_kept);
+        const float residual = o_full - o_out - replaced - epsilon * (rest.Output(d) - o_kept);
+        const float moved =
+            tail != nullptr ? tail_share * (tail[d] / selection.tail.sum[h] - o_out) : 0.0f;
+        const float difference = o_full - (o_out + moved);
         error += difference * difference;
         norm += o_full * o_full;
         identity += residual * residual;

@@ -2,6 +2,8 @@
 // omitted mass and its identity o_full - o_S = eps (o_D - o_S): arXiv 2602.06317. Where rows U of S
 // are read without their values and a value r takes their mass delta, the output is
 // o = o_S - delta (o_U - r): output_error is o's, and the identity gains that term on both sides.
+// Where a tail with output t takes a share tau of the softmax, o becomes o + tau (t - o), and the
+// identity is that of the rows read.
 #pragma once
 
 #include <functional>

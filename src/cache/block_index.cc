@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "base/result.h"
@@ -12,20 +13,45 @@ namespace {
 
 constexpr int kMaxDim = 256;
 
-constexpr SummarySet kSummaryOf[] = {kMeanKey, kKeyMinMax, kKeyMinMax, kKeyVariance, kMeanValue};
+constexpr SummarySet kSummaryOf[] = {kMeanKey,   kKeyMinMax, kKeyMinMax,    kKeyVariance,
+                                     kMeanValue, kKeyStd,    kVarianceMean, kGroupVariances};
+constexpr SummarySet kVariances = kKeyVariance | kKeyStd | kVarianceMean | kGroupVariances;
+
+// means[g] = the mean over the g-th of n_groups runs of channels.
+void GroupMeans(const float* values, int dim, int n_groups, float* means) {
+  const int n = dim / n_groups;
+  for (int g = 0; g < n_groups; ++g) {
+    float sum = 0;
+    for (int c = g * n; c < (g + 1) * n; ++c) sum += values[c];
+    means[g] = sum / static_cast<float>(n);
+  }
+}
 
 }  // namespace
 
+int BlockIndex::Dim(Column column, int k_dim, int v_dim) {
+  switch (column) {
+    case Column::kMeanValue:
+      return v_dim;
+    case Column::kVarianceMean:
+      return 1;
+    case Column::kGroupVariances:
+      return kVarianceGroups;
+    default:
+      return k_dim;
+  }
+}
+
 size_t BlockIndex::HeadLines(Column column) const {
-  return static_cast<size_t>(n_tiles_) * kTileBlocks * Dim(column) / std::size(Line().values);
+  constexpr size_t kLine = std::size(Line().values);
+  return (static_cast<size_t>(n_tiles_) * kTileBlocks * Dim(column) + kLine - 1) / kLine;
 }
 
 size_t BlockIndex::BytesPerBlock(SummarySet needs, int k_dim, int v_dim) {
   size_t values = 0;
-  if (needs & kMeanKey) values += k_dim;
-  if (needs & kKeyMinMax) values += 2 * k_dim;
-  if (needs & kKeyVariance) values += k_dim;
-  if (needs & kMeanValue) values += v_dim;
+  for (size_t c = 0; c < std::size(kSummaryOf); ++c) {
+    if (needs & kSummaryOf[c]) values += Dim(static_cast<Column>(c), k_dim, v_dim);
+  }
   return values * sizeof(uint16_t);
 }
 
@@ -103,6 +129,57 @@ uint64_t BlockIndex::LastRows(const KvView& view, int block) {
   return words[0] ^ words[1] * 0xD6E8FEB86659FD93ull;
 }
 
+void BlockIndex::Store(Column column, int head, int block, const float* values) {
+  uint16_t* tiles = columns_[static_cast<size_t>(column)][head * HeadLines(column)].values;
+  const int dim = Dim(column);
+  const size_t tile = block / kTileBlocks;
+  StoreInTile(values, dim, tiles + tile * kTileBlocks * dim, block % kTileBlocks);
+}
+
+void BlockIndex::Summarize(const KvView& view, int head, int block, SummarySet missing) {
+  if (missing & (kMeanKey | kKeyMinMax | kVariances)) SummarizeKeys(view, head, block, missing);
+  if (missing & kMeanValue) {
+    alignas(64) std::array<float, kMaxDim> mean;
+    BlockStats stats;
+    stats.mean = mean.data();
+    SummarizeRows(view.ValueRow(head, block * kBlockRows), view.v_row, view.v_type, kBlockRows,
+                  v_dim_, stats);
+    Store(Column::kMeanValue, head, block, mean.data());
+  }
+}
+
+void BlockIndex::SummarizeKeys(const KvView& view, int head, int block, SummarySet missing) {
+  alignas(64) std::array<float, kMaxDim> mean, min, max, var;
+  BlockStats stats;
+  if (missing & kMeanKey) stats.mean = mean.data();
+  if (missing & kKeyMinMax) {
+    stats.min = min.data();
+    stats.max = max.data();
+  }
+  if (missing & kVariances) stats.var = var.data();
+  SummarizeRows(view.KeyRow(head, block * kBlockRows), view.k_row, view.k_type, kBlockRows, k_dim_,
+                stats);
+  if (stats.mean) Store(Column::kMeanKey, head, block, mean.data());
+  if (stats.min) {
+    Store(Column::kMinKey, head, block, min.data());
+    Store(Column::kMaxKey, head, block, max.data());
+  }
+  if (missing & kKeyVariance) Store(Column::kVarKey, head, block, var.data());
+  float means[kVarianceGroups];
+  if (missing & kVarianceMean) {
+    GroupMeans(var.data(), k_dim_, 1, means);
+    Store(Column::kVarianceMean, head, block, means);
+  }
+  if (missing & kGroupVariances) {
+    GroupMeans(var.data(), k_dim_, kVarianceGroups, means);
+    Store(Column::kGroupVariances, head, block, means);
+  }
+  if (missing & kKeyStd) {  // last: takes var's place
+    for (int c = 0; c < k_dim_; ++c) var[c] = std::sqrt(var[c]);
+    Store(Column::kStdKey, head, block, var.data());
+  }
+}
+
 void BlockIndex::Refresh(const KvView& view, SummarySet needs, std::span<const uint16_t> blocks) {
   if (needs == 0) return;
   CONDENSE_CHECK(view.k_dim <= kMaxDim && view.v_dim <= kMaxDim);
@@ -112,42 +189,10 @@ void BlockIndex::Refresh(const KvView& view, SummarySet needs, std::span<const u
       columns_[c].assign(HeadLines(static_cast<Column>(c)) * n_kv_heads_, Line());
     }
   }
-  alignas(64) std::array<float, kMaxDim> mean, min, max, var;
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (blocks[b] != 0xFFFF || (have_[b] & needs) == needs) continue;
-    const SummarySet missing = needs & ~have_[b];
-    const size_t tile = b / kTileBlocks;
-    const int lane = static_cast<int>(b % kTileBlocks);
-    auto store = [&](Column column, int head, int dim, const float* values) {
-      const size_t first_line = head * HeadLines(column);
-      uint16_t* tiles = columns_[static_cast<size_t>(column)][first_line].values;
-      StoreInTile(values, dim, tiles + tile * kTileBlocks * dim, lane);
-    };
-    for (int h = 0; h < n_kv_heads_; ++h) {
-      const int row = static_cast<int>(b) * kBlockRows;
-      if (missing & (kMeanKey | kKeyMinMax | kKeyVariance)) {
-        BlockStats stats;
-        if (missing & kMeanKey) stats.mean = mean.data();
-        if (missing & kKeyMinMax) {
-          stats.min = min.data();
-          stats.max = max.data();
-        }
-        if (missing & kKeyVariance) stats.var = var.data();
-        SummarizeRows(view.KeyRow(h, row), view.k_row, view.k_type, kBlockRows, k_dim_, stats);
-        if (stats.mean) store(Column::kMeanKey, h, k_dim_, mean.data());
-        if (stats.min) {
-          store(Column::kMinKey, h, k_dim_, min.data());
-          store(Column::kMaxKey, h, k_dim_, max.data());
-        }
-        if (stats.var) store(Column::kVarKey, h, k_dim_, var.data());
-      }
-      if (missing & kMeanValue) {
-        BlockStats stats;
-        stats.mean = mean.data();
-        SummarizeRows(view.ValueRow(h, row), view.v_row, view.v_type, kBlockRows, v_dim_, stats);
-        store(Column::kMeanValue, h, v_dim_, mean.data());
-      }
-    }
+    for (int h = 0; h < n_kv_heads_; ++h)
+      Summarize(view, h, static_cast<int>(b), needs & ~have_[b]);
     if (have_[b] == 0) {
       fingerprint_[b] = Fingerprint(view, static_cast<int>(b));
       last_rows_[b] = LastRows(view, static_cast<int>(b));

@@ -19,11 +19,25 @@ enum Summary : uint32_t {
   kKeyVariance = 4,
   kMeanValue = 8,
   kFingerprint = 16,  // no column: only notices that rows changed unseen
+  kKeyStd = 32,
+  kVarianceMean = 64,     // of all channels: one value
+  kGroupVariances = 128,  // means over kVarianceGroups runs of channels of equal length
 };
 using SummarySet = uint32_t;
+inline constexpr int kVarianceGroups = 4;
 
 // Columns of f16 tiles, laid out as kernels/summary.h says: [kv_head][tile][channel][16 blocks].
-enum class Column : uint8_t { kMeanKey, kMinKey, kMaxKey, kVarKey, kMeanValue, kCount };
+enum class Column : uint8_t {
+  kMeanKey,
+  kMinKey,
+  kMaxKey,
+  kVarKey,
+  kMeanValue,
+  kStdKey,
+  kVarianceMean,    // one channel
+  kGroupVariances,  // kVarianceGroups channels
+  kCount
+};
 
 class BlockIndex {
  public:
@@ -66,8 +80,9 @@ class BlockIndex {
     uint16_t values[32];
   };
 
-  int Dim(Column column) const { return column == Column::kMeanValue ? v_dim_ : k_dim_; }
-  // Lines of one KV head: dimensions are multiples of 16.
+  int Dim(Column column) const { return Dim(column, k_dim_, v_dim_); }
+  static int Dim(Column column, int k_dim, int v_dim);
+  // Lines of one KV head.
   size_t HeadLines(Column column) const;
   const uint16_t* HeadTiles(Column column, int kv_head) const {
     return columns_[static_cast<size_t>(column)].data()[kv_head * HeadLines(column)].values;
@@ -75,6 +90,10 @@ class BlockIndex {
   // Where `same` is false: forgets, counts. Returns it.
   bool ForgetUnless(bool same);
   void Resize(const KvView& view);
+  // Of one KV head's block.
+  void Summarize(const KvView& view, int head, int block, SummarySet missing);
+  void SummarizeKeys(const KvView& view, int head, int block, SummarySet missing);
+  void Store(Column column, int head, int block, const float* values);
   uint64_t Fingerprint(const KvView& view, int block) const;
   // Eight bytes of each of the block's last two rows, of a KV head that rotates with the block.
   static uint64_t LastRows(const KvView& view, int block);

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 
+#include "kernels/half.h"
 #include "kernels/summary.h"
 
 namespace condense {
@@ -128,10 +130,53 @@ TEST(BlockIndexTest, SpotCheckFindsRowsThatChangedUnseen) {
   EXPECT_TRUE(found);
 }
 
+// The variances of the keys: of every channel, as standard deviations, and as means over channels.
+TEST(BlockIndexTest, VariancesFollowTheStoredRows) {
+  MadeCache cache(2000);
+  BlockIndex index;
+  for (int rows : {48, 800, 2000}) {
+    KvView view = cache.View();
+    view.n_rows = rows;
+    index.Refresh(view, kKeyVariance | kKeyStd | kVarianceMean | kGroupVariances,
+                  RowMask(rows / kBlockRows, 0xFFFF));
+    const auto value = [&](Column column, int head, int block, int channel) {
+      return F32FromF16(index.Tiles(
+          column, head,
+          block / kTileBlocks *
+              kTileBlocks)[static_cast<size_t>(channel) * kTileBlocks + block % kTileBlocks]);
+    };
+    for (int block : {0, rows / kBlockRows - 1}) {
+      for (int head = 0; head < MadeCache::kHeads; ++head) {
+        double groups[kVarianceGroups] = {};
+        for (int c = 0; c < MadeCache::kDim; ++c) {
+          const double mean = cache.Mean(head, block, c);
+          double variance = 0;
+          for (int r = block * kBlockRows; r < (block + 1) * kBlockRows; ++r) {
+            const double off = cache.k[(r * MadeCache::kHeads + head) * MadeCache::kDim + c] - mean;
+            variance += off * off / kBlockRows;
+          }
+          EXPECT_NEAR(value(Column::kVarKey, head, block, c), variance, 2e-3);
+          EXPECT_NEAR(value(Column::kStdKey, head, block, c), std::sqrt(variance), 2e-3);
+          groups[c / (MadeCache::kDim / kVarianceGroups)] +=
+              variance / (MadeCache::kDim / kVarianceGroups);
+        }
+        double mean = 0;
+        for (int g = 0; g < kVarianceGroups; ++g) {
+          EXPECT_NEAR(value(Column::kGroupVariances, head, block, g), groups[g], 2e-3);
+          mean += groups[g] / kVarianceGroups;
+        }
+        EXPECT_NEAR(value(Column::kVarianceMean, head, block, 0), mean, 2e-3);
+      }
+    }
+  }
+}
+
 TEST(BlockIndexTest, BytesPerBlockCountEveryColumn) {
   EXPECT_EQ(BlockIndex::BytesPerBlock(kMeanKey, 64, 64), 128u);
   EXPECT_EQ(BlockIndex::BytesPerBlock(kKeyMinMax, 64, 64), 256u);
   EXPECT_EQ(BlockIndex::BytesPerBlock(kMeanKey | kKeyVariance | kMeanValue, 64, 128), 512u);
+  EXPECT_EQ(BlockIndex::BytesPerBlock(kKeyStd, 64, 128), 128u);
+  EXPECT_EQ(BlockIndex::BytesPerBlock(kVarianceMean | kGroupVariances, 64, 128), 10u);
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ HWY_INLINE void ScoreTiles(const uint16_t* low, const uint16_t* high, size_t dim
   for (size_t g = 0; g < kRowVectors; ++g) {
     VF even[kTiles], odd[kTiles];
     for (size_t t = 0; t < kTiles; ++t) even[t] = odd[t] = hn::Zero(d);
-    for (size_t c = 0; c < dim; c += 2) {
+    for (size_t c = 0; c + 1 < dim; c += 2) {
       const uint16_t* from0 = (q[c] < 0 ? low : high) + c * kTileBlocks + g * kLanes;
       const uint16_t* from1 = (q[c + 1] < 0 ? low : high) + (c + 1) * kTileBlocks + g * kLanes;
       const VF q0 = hn::Set(d, q[c]);
@@ -73,10 +73,40 @@ HWY_INLINE void ScoreTiles(const uint16_t* low, const uint16_t* high, size_t dim
         odd[t] = hn::MulAdd(LoadF16(d, from1 + t * dim * kTileBlocks), q1, odd[t]);
       }
     }
+    if (dim % 2 != 0) {
+      const uint16_t* from = (q[dim - 1] < 0 ? low : high) + (dim - 1) * kTileBlocks + g * kLanes;
+      const VF last = hn::Set(d, q[dim - 1]);
+      for (size_t t = 0; t < kTiles; ++t)
+        even[t] = hn::MulAdd(LoadF16(d, from + t * dim * kTileBlocks), last, even[t]);
+    }
     for (size_t t = 0; t < kTiles; ++t) {
       hn::StoreU(hn::Mul(hn::Add(even[t], odd[t]), hn::Set(d, scale)), d,
                  scores + t * kTileBlocks + g * kLanes);
     }
+  }
+}
+
+// Four channels at a time; 16 sums a channel, block mod 16, added by the fixed tree.
+void SumTiles(const uint16_t* tiles, size_t n_tiles, size_t dim, const float* weights, float* out) {
+  constexpr size_t kChannels = 4;
+  const DF d;
+  for (size_t c = 0; c < dim; c += kChannels) {
+    VF sums[kChannels][kRowVectors];
+    for (auto& channel : sums) {
+      for (VF& sum : channel) sum = hn::Zero(d);
+    }
+    for (size_t t = 0; t < n_tiles; ++t) {
+      for (size_t g = 0; g < kRowVectors; ++g) {
+        const VF weight = hn::LoadU(d, weights + t * kTileBlocks + g * kLanes);
+        const MF counts = hn::Ne(weight, hn::Zero(d));
+        const uint16_t* from = tiles + (t * dim + c) * kTileBlocks + g * kLanes;
+        for (size_t i = 0; i < kChannels; ++i) {
+          const VF value = LoadF16(d, from + i * kTileBlocks);
+          sums[i][g] = hn::IfThenElse(counts, hn::MulAdd(value, weight, sums[i][g]), sums[i][g]);
+        }
+      }
+    }
+    for (size_t i = 0; i < kChannels; ++i) out[c + i] = SumOfLanes(sums[i]);
   }
 }
 
@@ -107,6 +137,7 @@ namespace {
 
 HWY_EXPORT(SummarizeRows);
 HWY_EXPORT(Score);
+HWY_EXPORT(SumTiles);
 
 }  // namespace
 
@@ -122,14 +153,20 @@ void StoreInTile(const float* values, int dim, uint16_t* tile, int lane) {
 
 void ScoreMean(const uint16_t* tiles, int n_tiles, int dim, const float* q, float scale,
                float* scores) {
-  CONDENSE_CHECK(dim > 0 && dim % 2 == 0);
+  CONDENSE_CHECK(dim > 0);
   HWY_DYNAMIC_DISPATCH(Score)(tiles, tiles, n_tiles, dim, q, scale, scores);
 }
 
 void ScoreMinMax(const uint16_t* min_tiles, const uint16_t* max_tiles, int n_tiles, int dim,
                  const float* q, float scale, float* scores) {
-  CONDENSE_CHECK(dim > 0 && dim % 2 == 0);
+  CONDENSE_CHECK(dim > 0);
   HWY_DYNAMIC_DISPATCH(Score)(min_tiles, max_tiles, n_tiles, dim, q, scale, scores);
+}
+
+void SumTiles(const uint16_t* tiles, int n_tiles, int dim, const float* weights, float* out) {
+  CONDENSE_CHECK(dim > 0 && dim % 4 == 0);
+  HWY_DYNAMIC_DISPATCH(SumTiles)
+  (tiles, static_cast<size_t>(n_tiles), static_cast<size_t>(dim), weights, out);
 }
 
 }  // namespace condense

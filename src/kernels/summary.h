@@ -35,4 +35,8 @@ void ScoreMean(const uint16_t* tiles, int n_tiles, int dim, const float* q, floa
 void ScoreMinMax(const uint16_t* min_tiles, const uint16_t* max_tiles, int n_tiles, int dim,
                  const float* q, float scale, float* scores);
 
+// out[c] = sum_b weights[b] summary_b[c] over b in [0, 16 n_tiles); blocks of weight 0 are not
+// looked at. tiles: as above, dim a multiple of 4; weights: [16 n_tiles]; out: [dim].
+void SumTiles(const uint16_t* tiles, int n_tiles, int dim, const float* weights, float* out);
+
 }  // namespace condense

@@ -57,12 +57,12 @@ TEST_P(SummaryTest, RowStatisticsMatchReference) {
 TEST_P(SummaryTest, ScoresMatchReference) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
-  for (int dim : {64, 80, 96, 128, 256}) {
+  for (int dim : {1, 4, 64, 80, 96, 128, 256}) {
     for (int n_tiles : {1, 3, 4, 5, 32}) {
       std::vector<uint16_t> low(static_cast<size_t>(n_tiles) * dim * kTileBlocks), high(low.size());
       std::vector<float> q(dim);
       for (float& value : q) value = normal(random);
-      q[1] = 0;
+      if (dim > 1) q[1] = 0;
       for (size_t i = 0; i < low.size(); ++i) {
         const float a = normal(random), b = normal(random);
         low[i] = F16FromF32Saturated(std::min(a, b)), high[i] = F16FromF32Saturated(std::max(a, b));
@@ -84,6 +84,35 @@ TEST_P(SummaryTest, ScoresMatchReference) {
         const int n_terms = dim / 2 + 3;
         ASSERT_NEAR(mean_scores[block], expected[block], n_terms * kUnit * magnitude);
         ASSERT_NEAR(bounds[block], expected_bounds[block], n_terms * kUnit * magnitude);
+      }
+    }
+  }
+}
+
+TEST_P(SummaryTest, WeightedSumsMatchReference) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (int dim : {64, 80, 256}) {
+    for (int n_tiles : {1, 2, 33}) {
+      const int n_blocks = n_tiles * kTileBlocks;
+      std::vector<uint16_t> tiles(static_cast<size_t>(n_blocks) * dim);
+      std::vector<float> weights(n_blocks), sums(dim);
+      for (uint16_t& value : tiles) value = F16FromF32Saturated(normal(random));
+      for (float& weight : weights) weight = std::fabs(normal(random));
+      // What a block of weight 0 holds is nobody's.
+      weights[3] = 0;
+      for (int c = 0; c < dim; ++c) tiles[c * kTileBlocks + 3] = 0x7E00;
+      SumTiles(tiles.data(), n_tiles, dim, weights.data(), sums.data());
+      for (int c = 0; c < dim; ++c) {
+        double sum = 0, magnitude = 0;
+        for (int b = 0; b < n_blocks; ++b) {
+          if (weights[b] == 0) continue;
+          const size_t at = (static_cast<size_t>(b / kTileBlocks) * dim + c) * kTileBlocks;
+          const double value = F32FromF16(tiles[at + b % kTileBlocks]);
+          sum += weights[b] * value;
+          magnitude += weights[b] * std::fabs(value);
+        }
+        ASSERT_NEAR(sums[c], sum, (n_tiles + 5) * kUnit * magnitude);
       }
     }
   }

@@ -52,26 +52,42 @@ void FindCandidates(const LayerQuery& query, const FrameOptions& options, Choice
   }
 }
 
-// Distant blocks that the byte budget buys in this step; -1 where it does not cover the rows always
-// read.
-int BlocksForBytes(const LayerQuery& query, const FrameOptions& options, const BlockScorer* scorer,
+// What a step's budget buys.
+struct Bought {
+  int blocks = 0;  // -1: not even the rows always read
+  bool tail = false;
+};
+
+// Of a byte budget. Blocks that are chosen need no mean value: their rows are read.
+Bought BuyForBytes(const LayerQuery& query, const FrameOptions& options, const BlockScorer* scorer,
                    const ChoiceScratch& s) {
   const KvView& kv = *query.kv;
   const double row_bytes = static_cast<double>(kv.KeyBytes() + kv.ValueBytes()) * kv.n_kv_heads;
   const double allowed = *options.byte_share * query.n_visible * row_bytes;
   const double rest = allowed - CountRows(s.always) * row_bytes;
-  if (rest < 0) return -1;
-  double block_bytes = kBlockRows * row_bytes;
-  double to_choose = 0;
-  if (scorer != nullptr && !scorer->reads_keys()) {
-    to_choose = static_cast<double>(s.candidates.size()) * kv.n_kv_heads *
-                static_cast<double>(BlockIndex::BytesPerBlock(scorer->needs(), kv.k_dim, kv.v_dim));
-    if (options.share == Share::kRerank) {
-      block_bytes += static_cast<double>(options.shortlist - 1) * kBlockRows *
-                     static_cast<double>(kv.KeyBytes()) * kv.n_kv_heads;
-    }
+  if (rest < 0) return {-1, false};
+  const double n_summaries = static_cast<double>(s.candidates.size()) * kv.n_kv_heads;
+  const SummarySet needs = scorer != nullptr && !scorer->reads_keys() ? scorer->needs() : 0;
+  const auto tail_bytes = static_cast<double>(TailBytes(options.tail, needs, kv));
+  double block_bytes = kBlockRows * row_bytes - tail_bytes * kv.n_kv_heads;
+  const double to_choose =
+      n_summaries *
+      (static_cast<double>(BlockIndex::BytesPerBlock(needs, kv.k_dim, kv.v_dim)) + tail_bytes);
+  if (scorer != nullptr && !scorer->reads_keys() && options.share == Share::kRerank) {
+    block_bytes += static_cast<double>(options.shortlist - 1) * kBlockRows *
+                   static_cast<double>(kv.KeyBytes()) * kv.n_kv_heads;
   }
-  return static_cast<int>(std::max(0.0, std::floor((rest - to_choose) / block_bytes)));
+  const double tail_alone = n_summaries * static_cast<double>(TailBytes(options.tail, 0, kv));
+  return {static_cast<int>(std::max(0.0, std::floor((rest - to_choose) / block_bytes))),
+          options.tail != Tail::kOff && rest >= tail_alone};
+}
+
+Bought Buy(const LayerQuery& query, const FrameOptions& options, const BlockScorer* scorer,
+           const ChoiceScratch& s) {
+  const bool tail = options.tail != Tail::kOff;
+  if (!options.byte_share) return {options.blocks, tail};
+  if (*options.byte_share >= 1) return {static_cast<int>(s.candidates.size()), tail};
+  return BuyForBytes(query, options, scorer, s);
 }
 
 // Over all query heads of the layer; -2, below any threshold, where it is not defined.
@@ -130,8 +146,8 @@ void Remember(const LayerQuery& query, const FrameOptions& options, const Choice
   }
 }
 
-// Bytes of the visible K rows that are in no set of their KV head.
-uint64_t UnreadKeyBytes(const LayerQuery& query, const Selection& selection) {
+// Bytes of the visible rows that are in no set of their KV head: K, and V where it was read too.
+uint64_t UnreadBytes(const LayerQuery& query, const Selection& selection, bool values) {
   uint64_t rows = 0;
   const int sets_per_kv_head = selection.per_query_head ? query.group() : 1;
   for (int g = 0; g < query.kv->n_kv_heads; ++g) {
@@ -142,7 +158,7 @@ uint64_t UnreadKeyBytes(const LayerQuery& query, const Selection& selection) {
       rows += CountBits(query.visible[b] & ~read);
     }
   }
-  return rows * query.kv->KeyBytes();
+  return rows * (query.kv->KeyBytes() + (values ? query.kv->ValueBytes() : 0));
 }
 
 }  // namespace
@@ -152,53 +168,56 @@ FramePolicy::FramePolicy(const FrameOptions& options, std::unique_ptr<const Bloc
   CONDENSE_CHECK(scorer_ != nullptr || (options_.blocks == 0 && !options_.byte_share));
 }
 
+const FrameOptions& FramePolicy::OptionsFor(int layer) const {
+  for (const LayerFrame& frame : options_.by_layer) {
+    if (frame.layers.Contains(layer)) return frame.options;
+  }
+  return options_;
+}
+
 void FramePolicy::Select(const LayerQuery& query, Selection& selection) const {
+  const FrameOptions& options = OptionsFor(query.layer);
   static thread_local ChoiceScratch scratch;
   ChoiceScratch& s = scratch;
   selection.Reset();
-  if (options_.dense_layers.Contains(query.layer)) {
+  if (options.dense_layers.Contains(query.layer)) {
     selection.reason = Fallback::kLayer;
     return;
   }
-  FindCandidates(query, options_, s);
-  int r = options_.blocks;
-  if (options_.byte_share) {
-    r = *options_.byte_share >= 1 ? static_cast<int>(s.candidates.size())
-                                  : BlocksForBytes(query, options_, scorer_.get(), s);
-    if (r < 0) {
-      selection.reason = Fallback::kBudget;
-      return;
-    }
+  FindCandidates(query, options, s);
+  const auto [r, tail] = Buy(query, options, scorer_.get(), s);
+  if (r < 0) {
+    selection.reason = Fallback::kBudget;
+    return;
   }
-  const int64_t support = int64_t{options_.anchor} + options_.window + int64_t{kBlockRows} * r;
+  const int64_t support = int64_t{options.anchor} + options.window + int64_t{kBlockRows} * r;
   if (query.n_visible <= support || static_cast<int>(s.candidates.size()) <= r) {
     selection.reason = Fallback::kShort;
     return;
   }
 
   const int n_blocks = static_cast<int>(query.visible.size());
-  const bool per_head = options_.share == Share::kPerHead && scorer_ != nullptr;
+  const bool per_head = options.share == Share::kPerHead && scorer_ != nullptr;
   const int n_sets = per_head ? query.n_query_heads : query.kv->n_kv_heads;
   const uint16_t* chosen = nullptr;
   int chosen_blocks = 0;
   bool fresh = false;
   if (r > 0) {
-    const bool reuses = options_.reuse != 1 && query.memory != nullptr;
-    const SequenceMemory::Choice* choice =
-        reuses ? ChoiceInForce(query, options_, n_sets) : nullptr;
+    const bool reuses = options.reuse != 1 && query.memory != nullptr;
+    const SequenceMemory::Choice* choice = reuses ? ChoiceInForce(query, options, n_sets) : nullptr;
     if (choice != nullptr) {
       chosen = choice->k_masks.data();
       chosen_blocks = choice->n_blocks;
     } else {
       fresh = true;
       uint64_t row_bytes = 0;
-      if (!ChooseBlocks(query, options_, *scorer_, r, s, row_bytes)) {
+      if (!ChooseBlocks(query, options, *scorer_, r, s, row_bytes)) {
         selection.reason = Fallback::kNan;
         return;
       }
       chosen = s.chosen.data();
       chosen_blocks = n_blocks;
-      if (reuses) Remember(query, options_, s);
+      if (reuses) Remember(query, options, s);
       selection.summary_bytes =
           row_bytes +
           s.candidates.size() * query.kv->n_kv_heads *
@@ -218,7 +237,13 @@ void FramePolicy::Select(const LayerQuery& query, Selection& selection) const {
       mask[b] = static_cast<uint16_t>(mask[b] | (blocks[b] & query.visible[b]));
     }
   }
-  if (fresh && scorer_->reads_keys()) selection.summary_bytes += UnreadKeyBytes(query, selection);
+  if (fresh && scorer_->reads_keys())
+    selection.summary_bytes += UnreadBytes(query, selection, scorer_->reads_values());
+  const SummarySet read = fresh ? scorer_->needs() : 0;
+  if (tail && !AddTail(query, options.tail, s.whole, read, selection)) {
+    selection.Reset();
+    selection.reason = Fallback::kNan;
+  }
 }
 
 }  // namespace condense

@@ -1,8 +1,7 @@
 // The frame that every block-scoring policy shares: which rows are always read, which blocks are
 // candidates, how many of them a budget buys, how query heads share one choice, and for how long a
 // choice stays. The scorer only says what a block is worth to a query. Rules: docs/POLICIES.md; the
-// support of anchor, window and r blocks follows arXiv 2602.06317. No tail and no layer-dependent
-// budget yet.
+// support of anchor, window and r blocks follows arXiv 2602.06317.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +13,13 @@
 #include "select/key_reader.h"
 #include "select/policy.h"
 #include "select/scorer.h"
+#include "select/tail.h"
 
 namespace condense {
 
 enum class Share : uint8_t { kShared, kKvGroup, kHeadUnion, kRerank, kPerHead };
+
+struct LayerFrame;
 
 struct FrameOptions {
   int anchor = 1, window = 64;  // rows
@@ -29,21 +31,29 @@ struct FrameOptions {
   int reuse = 1;      // steps a choice stays; 0: until reuse_cos ends it
   std::optional<double> reuse_cos;
   LayerRange dense_layers;
+  Tail tail = Tail::kOff;
+  std::vector<LayerFrame> by_layer;  // disjoint: what holds there instead
+};
+
+struct LayerFrame {
+  LayerRange layers;
+  FrameOptions options;
 };
 
 struct FrameDefaults {
   int anchor = 1, window = 64, blocks = 8;
-  std::string share = "kv_group";
+  std::string share = "kv_group", tail = "off";
 };
 
-// The frame's keys, then the policy's own.
+// The frame's keys, then the policy's own. Budget keys (blocks, tokens, budget, anchor, window) may
+// differ by layer; of a layer's own budget and everybody's, the layer's holds.
 std::vector<PolicyKey> FrameKeys(const FrameDefaults& defaults = {},
                                  std::vector<PolicyKey> own = {});
 FrameOptions ReadFrame(KeyReader& reader);
 
 // For policies without distant blocks: `window`, the anchor under the name `anchor_key`,
 // `dense_layers`.
-std::vector<PolicyKey> FixedRowsKeys(const std::string& anchor_key, int anchor);
+std::vector<PolicyKey> FixedRowsKeys(const std::string& anchor_key, int anchor, int window = 64);
 FrameOptions ReadFixedRows(KeyReader& reader, const std::string& anchor_key);
 
 class FramePolicy final : public Policy {
@@ -55,6 +65,8 @@ class FramePolicy final : public Policy {
   void Select(const LayerQuery& query, Selection& selection) const override;
 
  private:
+  const FrameOptions& OptionsFor(int layer) const;
+
   FrameOptions options_;
   std::unique_ptr<const BlockScorer> scorer_;
 };

@@ -18,6 +18,11 @@ const std::vector<std::string>& ShareNames() {
 
 PolicyKey DenseLayersKey() { return {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}; }
 
+bool IsBudgetKey(std::string_view name) {
+  return name == "blocks" || name == "tokens" || name == "budget" || name == "anchor" ||
+         name == "window";
+}
+
 PolicyKey WindowKey(int rows) {
   return {"window", std::to_string(rows),
           "rows: the last visible ones are always read; 1 to 16000000"};
@@ -50,32 +55,48 @@ std::vector<PolicyKey> FrameKeys(const FrameDefaults& defaults, std::vector<Poli
       {"reuse_cos", "off",
        "choose again when the query's cosine to the one that chose falls below this; -1 to 1, or "
        "off"},
+      {"tail", defaults.tail,
+       "blocks left out as one pseudo-row each, with their mean key and mean value: off, on, or "
+       "var "
+       "(half the variance of their logits added)"},
       DenseLayersKey(),
   };
+  for (PolicyKey& key : keys) key.per_layer = IsBudgetKey(key.name);
   std::move(own.begin(), own.end(), std::back_inserter(keys));
   return keys;
 }
 
-FrameOptions ReadFrame(KeyReader& reader) {
-  FrameOptions options;
+namespace {
+
+// The budget key in force, "" where none is given.
+std::string GivenBudget(KeyReader& reader) {
+  for (const bool at_layer : {true, false}) {
+    std::string given;
+    for (const char* key : {"blocks", "tokens", "budget"}) {
+      if (!(at_layer ? reader.GivenAtLayer(key) : reader.Given(key))) continue;
+      if (!given.empty()) {
+        reader.Fail(given + " and " + key + " exclude each other" + reader.Where() +
+                    ": give one of them");
+      }
+      given = key;
+    }
+    if (!given.empty()) return given;
+  }
+  return "";
+}
+
+// What may differ by layer, for the reader's layer.
+void ReadBudget(KeyReader& reader, FrameOptions& options) {
   options.anchor = static_cast<int>(reader.Int("anchor", 0, kMaxRows));
   options.window = static_cast<int>(reader.Int("window", 1, kMaxRows));
-  options.dense_layers = reader.Layers("dense_layers");
-
-  const std::vector<std::string> budgets = {"blocks", "tokens", "budget"};
-  std::string given;
-  for (const std::string& key : budgets) {
-    if (!reader.Given(key)) continue;
-    if (!given.empty())
-      reader.Fail(given + " and " + key + " exclude each other: give one of them");
-    given = key;
-  }
+  options.byte_share.reset();
+  const std::string given = GivenBudget(reader);
   if (given == "tokens") {
     const int64_t least = int64_t{options.anchor} + options.window;
     const int64_t tokens = reader.Int("tokens", 1, 2 * kMaxRows);
     if (tokens < least) {
       reader.Fail("tokens=" + std::to_string(tokens) + " is less than anchor + window, " +
-                  std::to_string(least) + " rows that are always read");
+                  std::to_string(least) + " rows that are always read" + reader.Where());
     }
     options.blocks = static_cast<int>(std::max<int64_t>(tokens - least, 0) / kBlockRows);
   } else if (given == "budget") {
@@ -83,7 +104,28 @@ FrameOptions ReadFrame(KeyReader& reader) {
   } else {
     options.blocks = static_cast<int>(reader.Int("blocks", 0, kMaxBlocks));
   }
+}
 
+// options.by_layer, by `read` of each run of layers.
+template <class Read>
+void ReadByLayer(KeyReader& reader, FrameOptions& options, const Read& read) {
+  std::vector<LayerFrame> frames;
+  for (const LayerRange& layers : reader.LayerRuns()) {
+    reader.AtLayer(layers.first);
+    frames.push_back({layers, options});
+    read(frames.back().options);
+  }
+  reader.AtEveryLayer();
+  options.by_layer = std::move(frames);
+}
+
+}  // namespace
+
+FrameOptions ReadFrame(KeyReader& reader) {
+  FrameOptions options;
+  ReadBudget(reader, options);
+  options.dense_layers = reader.Layers("dense_layers");
+  options.tail = static_cast<Tail>(reader.Choice("tail", {"off", "on", "var"}));
   options.share = static_cast<Share>(reader.Choice("share", ShareNames()));
   if (options.share == Share::kRerank) {
     options.shortlist = static_cast<int>(reader.Int("shortlist", 1, 1024));
@@ -99,24 +141,30 @@ FrameOptions ReadFrame(KeyReader& reader) {
       reader.Fail("reuse=1 chooses at every step: reuse_cos has no effect");
     options.reuse = 0;
   }
+  ReadByLayer(reader, options, [&](FrameOptions& here) { ReadBudget(reader, here); });
   return options;
 }
 
-std::vector<PolicyKey> FixedRowsKeys(const std::string& anchor_key, int anchor) {
-  PolicyKey window = WindowKey(64);
+std::vector<PolicyKey> FixedRowsKeys(const std::string& anchor_key, int anchor, int window_rows) {
+  PolicyKey window = WindowKey(window_rows);
   window.always_printed = true;
-  return {window,
-          {anchor_key, std::to_string(anchor),
-           "rows: the first visible ones are always read; 0 to 16000000"},
-          DenseLayersKey()};
+  window.per_layer = true;
+  PolicyKey first = {anchor_key, std::to_string(anchor),
+                     "rows: the first visible ones are always read; 0 to 16000000"};
+  first.per_layer = true;
+  return {window, first, DenseLayersKey()};
 }
 
 FrameOptions ReadFixedRows(KeyReader& reader, const std::string& anchor_key) {
   FrameOptions options;
-  options.window = static_cast<int>(reader.Int("window", 1, kMaxRows));
-  options.anchor = static_cast<int>(reader.Int(anchor_key, 0, kMaxRows));
-  options.dense_layers = reader.Layers("dense_layers");
   options.blocks = 0;
+  const auto read = [&](FrameOptions& here) {
+    here.window = static_cast<int>(reader.Int("window", 1, kMaxRows));
+    here.anchor = static_cast<int>(reader.Int(anchor_key, 0, kMaxRows));
+  };
+  read(options);
+  options.dense_layers = reader.Layers("dense_layers");
+  ReadByLayer(reader, options, read);
   return options;
 }
 

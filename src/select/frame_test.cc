@@ -421,9 +421,10 @@ TEST(Reuse, ChoicesOfOtherSharesAreNotTaken) {
 }
 
 TEST(Frame, AWarmStepAllocatesNothing) {
-  for (const char* spec :
-       {"mean:blocks=4", "quest:blocks=4,share=per_head", "oracle:blocks=4",
-        "mean:blocks=2,share=rerank", "mean:blocks=4,share=head_union,reuse=2", "sink", "random"}) {
+  for (const char* spec : {"mean:blocks=4", "quest:blocks=4,share=per_head", "oracle:blocks=4",
+                           "oracle:blocks=4,by=value", "mean:blocks=2,share=rerank",
+                           "mean:blocks=4,share=head_union,reuse=2", "sink", "random", "unique",
+                           "unique:form=abs", "mass", "mass:groups=d,share=per_head"}) {
     TestCache cache(2048, 3, 9, 64);
     const Result<BoundPolicy> bound = MakePolicy(spec);
     ASSERT_TRUE(bound.ok());

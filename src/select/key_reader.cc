@@ -7,8 +7,36 @@
 
 namespace condense {
 
+namespace {
+
+constexpr int kLastLayer = std::numeric_limits<int>::max();
+
+}  // namespace
+
+Result<LayerRange> ParseLayers(std::string_view text) {
+  const size_t dash = text.find('-');
+  const Result<int64_t> first = ParseInt(text.substr(0, dash));
+  Result<int64_t> last = first;
+  if (dash != std::string_view::npos) {
+    last = dash + 1 == text.size() ? int64_t{kLastLayer} : ParseInt(text.substr(dash + 1));
+  }
+  if (!first.ok() || !last.ok() || first.value() < 0 || last.value() < first.value() ||
+      last.value() > kLastLayer) {
+    return Error{Quote(text) +
+                 " is no range of layers (such as 0-7, 7, or 12- for all from 12 on)"};
+  }
+  return LayerRange{static_cast<int>(first.value()), static_cast<int>(last.value())};
+}
+
+std::string PrintLayers(LayerRange layers) {
+  std::string text = std::to_string(layers.first);
+  if (layers.last == layers.first) return text;
+  text += '-';
+  return layers.last == kLastLayer ? text : text + std::to_string(layers.last);
+}
+
 KeyReader::KeyReader(const PolicyInfo& info, const PolicySpec& spec) : info_(info) {
-  entries_.reserve(info.keys.size());
+  entries_.reserve(info.keys.size() + spec.keys.size());
   for (const PolicyKey& key : info.keys) {
     Entry entry;
     entry.key = &key;
@@ -16,25 +44,80 @@ KeyReader::KeyReader(const PolicyInfo& info, const PolicySpec& spec) : info_(inf
       if (name == key.name) entry.given = &value;
     }
     entries_.push_back(entry);
+    if (key.per_layer) AddLayers(key, spec);
   }
 }
 
-bool KeyReader::Given(std::string_view key) const {
-  for (const Entry& entry : entries_) {
-    if (entry.key->name == key) return entry.given != nullptr;
+void KeyReader::AddLayers(const PolicyKey& key, const PolicySpec& spec) {
+  const size_t first = entries_.size();
+  for (const auto& [name, value] : spec.keys) {
+    if (!name.starts_with(key.name + "@")) continue;
+    const Result<LayerRange> layers = ParseLayers(name.substr(key.name.size() + 1));
+    if (!layers.ok()) {
+      Fail(name + ": " + layers.error());
+      continue;
+    }
+    Entry entry;
+    entry.key = &key;
+    entry.layers = layers.value();
+    entry.given = &value;
+    entries_.push_back(entry);
   }
-  CONDENSE_CHECK(!"a policy asks for a key that it does not declare");
-  return false;
+  std::sort(entries_.begin() + static_cast<std::ptrdiff_t>(first), entries_.end(),
+            [](const Entry& a, const Entry& b) { return a.layers->first < b.layers->first; });
+  for (size_t i = first + 1; i < entries_.size(); ++i) {
+    if (entries_[i].layers->first > entries_[i - 1].layers->last) continue;
+    Fail(entries_[i - 1].Name() + " and " + entries_[i].Name() +
+         " overlap: a layer takes one value");
+  }
+}
+
+std::string KeyReader::Entry::Name() const {
+  return layers ? key->name + "@" + PrintLayers(*layers) : key->name;
+}
+
+bool KeyReader::Given(std::string_view key) const { return Find(key).given != nullptr; }
+
+bool KeyReader::GivenAtLayer(std::string_view key) const { return Find(key).layers.has_value(); }
+
+std::string KeyReader::Where() const {
+  return layer_ ? " in layer " + std::to_string(*layer_) : std::string();
+}
+
+std::vector<LayerRange> KeyReader::LayerRuns() const {
+  std::vector<int64_t> edges;
+  for (const Entry& entry : entries_) {
+    if (!entry.layers) continue;
+    edges.push_back(entry.layers->first);
+    edges.push_back(int64_t{entry.layers->last} + 1);
+  }
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  std::vector<LayerRange> runs;
+  for (size_t i = 0; i + 1 < edges.size(); ++i) {
+    const LayerRange run{static_cast<int>(edges[i]), static_cast<int>(edges[i + 1] - 1)};
+    const bool covered = std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+      return entry.layers && entry.layers->Contains(run.first);
+    });
+    if (covered) runs.push_back(run);
+  }
+  return runs;
+}
+
+const KeyReader::Entry& KeyReader::Find(std::string_view key) const {
+  const Entry* found = nullptr;
+  for (const Entry& entry : entries_) {
+    if (entry.key->name != key) continue;
+    if (!entry.layers || (layer_ && entry.layers->Contains(*layer_))) found = &entry;
+  }
+  CONDENSE_CHECK(found != nullptr);  // a policy asks for a key that it declares
+  return *found;
 }
 
 KeyReader::Entry& KeyReader::Read(std::string_view key) {
-  for (Entry& entry : entries_) {
-    if (entry.key->name != key) continue;
-    entry.read = true;
-    return entry;
-  }
-  CONDENSE_CHECK(!"a policy reads a key that it does not declare");
-  return entries_.front();
+  Entry& entry = const_cast<Entry&>(Find(key));
+  entry.read = true;
+  return entry;
 }
 
 const std::string& KeyReader::Text(const Entry& entry) {
@@ -46,11 +129,11 @@ void KeyReader::Fail(const std::string& message) {
 }
 
 void KeyReader::FailKey(const Entry& entry, const std::string& what) {
-  Fail(entry.key->name + ": " + what);
+  Fail(entry.Name() + ": " + what);
 }
 
 void KeyReader::FailRange(const Entry& entry, const std::string& min, const std::string& max) {
-  Fail(entry.key->name + "=" + Text(entry) + " is out of range: " + min + " to " + max);
+  Fail(entry.Name() + "=" + Text(entry) + " is out of range: " + min + " to " + max);
 }
 
 template <typename T, typename Parse, typename Print>
@@ -118,26 +201,21 @@ LayerRange KeyReader::Layers(std::string_view key) {
     entry.canonical = text;
     return {};
   }
-  const size_t dash = text.find('-');
-  const Result<int64_t> first = ParseInt(text.substr(0, dash));
-  const Result<int64_t> last = dash == std::string::npos ? first : ParseInt(text.substr(dash + 1));
-  if (!first.ok() || !last.ok() || first.value() < 0 || last.value() < first.value() ||
-      last.value() > std::numeric_limits<int>::max()) {
+  const Result<LayerRange> layers = ParseLayers(text);
+  if (!layers.ok() || layers.value().last == kLastLayer) {
     CONDENSE_CHECK(entry.given != nullptr);
     FailKey(entry, Quote(text) + " is no range of layers (such as 0-1, 7 or none)");
     return {};
   }
-  entry.canonical = std::to_string(first.value());
-  if (last.value() > first.value())
-    entry.canonical.append("-").append(std::to_string(last.value()));
-  return {static_cast<int>(first.value()), static_cast<int>(last.value())};
+  entry.canonical = PrintLayers(layers.value());
+  return layers.value();
 }
 
 Status KeyReader::Finish() const {
   if (!error_.empty()) return Error{error_};
   for (const Entry& entry : entries_) {
     if (entry.given != nullptr && !entry.read) {
-      return Error{info_.name + ": " + entry.key->name + "=" + *entry.given +
+      return Error{info_.name + ": " + entry.Name() + "=" + *entry.given +
                    " has no effect beside the other keys"};
     }
   }
@@ -148,8 +226,8 @@ std::string KeyReader::CanonicalSpec() const {
   PolicySpec spec{.name = info_.name, .keys = {}};
   for (const Entry& entry : entries_) {
     if (!entry.read) continue;
-    if (entry.key->always_printed || entry.canonical != entry.key->default_value) {
-      spec.keys.emplace_back(entry.key->name, entry.canonical);
+    if (entry.layers || entry.key->always_printed || entry.canonical != entry.key->default_value) {
+      spec.keys.emplace_back(entry.Name(), entry.canonical);
     }
   }
   return PrintSpec(spec);

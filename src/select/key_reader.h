@@ -21,6 +21,12 @@ struct LayerRange {
   bool Contains(int layer) const { return layer >= first && layer <= last; }
 };
 
+// "0-7", "7" or "12-": all layers from 12 on.
+Result<LayerRange> ParseLayers(std::string_view text);
+std::string PrintLayers(LayerRange layers);
+
+// A key may have values of its own for some layers (`window@0-7=1024`). Reads give the value of
+// the layer that AtLayer set, or what holds where no layer says otherwise.
 class KeyReader {
  public:
   // Both are borrowed. `spec` names only keys that `info` has.
@@ -29,6 +35,15 @@ class KeyReader {
   const std::string& policy() const { return info_.name; }
   // True where the spec spells the key; says nothing about its value and does not count as a read.
   bool Given(std::string_view key) const;
+
+  // Maximal runs of layers for which the same keys have values of their own, at least one.
+  std::vector<LayerRange> LayerRuns() const;
+  void AtLayer(int layer) { layer_ = layer; }
+  void AtEveryLayer() { layer_.reset(); }
+  // True where the spec spells the key for this layer.
+  bool GivenAtLayer(std::string_view key) const;
+  // "" or " in layer 4", for messages.
+  std::string Where() const;
 
   int64_t Int(std::string_view key, int64_t min, int64_t max);
   double Number(std::string_view key, double min, double max);
@@ -54,10 +69,16 @@ class KeyReader {
  private:
   struct Entry {
     const PolicyKey* key = nullptr;
+    std::optional<LayerRange> layers;    // none: where no layer says otherwise
     const std::string* given = nullptr;  // null: the default holds
     std::string canonical;               // set by a read
     bool read = false;
+
+    std::string Name() const;
   };
+  void AddLayers(const PolicyKey& key, const PolicySpec& spec);
+  // The entry in force.
+  const Entry& Find(std::string_view key) const;
   Entry& Read(std::string_view key);
   static const std::string& Text(const Entry& entry);
   void FailKey(const Entry& entry, const std::string& what);
@@ -66,7 +87,8 @@ class KeyReader {
   T Parsed(std::string_view key, T min, T max, Parse parse, Print print);
 
   const PolicyInfo& info_;
-  std::vector<Entry> entries_;  // in registry order
+  std::vector<Entry> entries_;  // in registry order, those of layers behind their key's, ascending
+  std::optional<int> layer_;
   std::string error_;
 };
 

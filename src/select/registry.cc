@@ -25,6 +25,35 @@ bool IsName(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), IsNameChar);
 }
 
+// A name, or one with layers behind '@', which may hold a '-'.
+bool IsKey(std::string_view text) {
+  const size_t at = std::min(text.find('@'), text.size());
+  const std::string_view layers = text.substr(at);
+  return !text.empty() && (at == 0 || IsName(text.substr(0, at))) &&
+         std::all_of(layers.begin(), layers.end(),
+                     [](char c) { return IsNameChar(c) || c == '-'; });
+}
+
+// Nothing where the policy takes the key, which may carry layers.
+Status CheckKey(const PolicyInfo& info, const std::string& name) {
+  const size_t at = name.find('@');
+  std::vector<std::string> keys, by_layer;
+  const PolicyKey* found = nullptr;
+  for (const PolicyKey& key : info.keys) {
+    keys.push_back(key.name);
+    if (key.per_layer) by_layer.push_back(key.name);
+    if (key.name == name.substr(0, at)) found = &key;
+  }
+  if (found == nullptr) {
+    return Error{"policy " + Quote(info.name) + " has no key " + Quote(name) +
+                 DidYouMean(name, keys) + " (keys: " + JoinNames(keys) + ")"};
+  }
+  if (at == std::string::npos || found->per_layer) return {};
+  return Error{
+      "policy " + Quote(info.name) + ": " + found->name + " is the same in every layer" +
+      (by_layer.empty() ? "" : " (keys that may differ by layer: " + JoinNames(by_layer) + ")")};
+}
+
 }  // namespace
 
 Result<PolicySpec> ParseSpec(std::string_view text) {
@@ -48,7 +77,7 @@ Result<PolicySpec> ParseSpec(std::string_view text) {
     if (part.empty()) return Error{"an empty part before ','" + where};
     const size_t equals = part.find('=');
     const std::string key(part.substr(0, equals));
-    if (!IsName(key)) {
+    if (!IsKey(key)) {
       return Error{Quote(key) + " is no key (lower-case letters, digits, '_')" + where};
     }
     if (equals == std::string_view::npos || equals + 1 == part.size()) {
@@ -85,12 +114,9 @@ Result<BoundPolicy> MakePolicy(std::string_view text) {
                  (near.empty() ? " (policies: " + JoinNames(names) + ")" : near)};
   }
   const PolicyInfo& info = found->second;
-  std::vector<std::string> keys;
-  for (const PolicyKey& key : info.keys) keys.push_back(key.name);
   for (const auto& [name, value] : spec->keys) {
-    if (std::find(keys.begin(), keys.end(), name) != keys.end()) continue;
-    return Error{"policy " + Quote(info.name) + " has no key " + Quote(name) +
-                 DidYouMean(name, keys) + " (keys: " + JoinNames(keys) + ")"};
+    const Status status = CheckKey(info, name);
+    if (!status.ok()) return Error{status.error()};
   }
   KeyReader reader(info, spec.value());
   BoundPolicy bound{.policy = info.make(reader), .spec = ""};

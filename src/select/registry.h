@@ -30,6 +30,8 @@ struct PolicyKey {
   std::string help;           // one line: meaning, unit, range
   // The canonical spec prints it even at its default: what decides how much is read.
   bool always_printed = false;
+  // May differ by layer: the spec then also takes window@0-7=…, window@12-=….
+  bool per_layer = false;
 };
 
 // What attention follows where nobody says otherwise.

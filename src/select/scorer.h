@@ -35,6 +35,8 @@ class BlockScorer {
   // True where Score reads every visible K row itself (oracles): counted as bytes read to choose,
   // but not against a byte budget, which then buys rows alone.
   virtual bool reads_keys() const { return false; }
+  // True where it reads every visible V row besides.
+  virtual bool reads_values() const { return false; }
   // kMass: scores are logarithms of shares already (of all visible rows, say), so no softmax is
   // taken.
   virtual bool normalised() const { return false; }

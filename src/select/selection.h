@@ -34,6 +34,15 @@ struct Selection {
   // take part in the normaliser only by being dropped (their mass is left out).
   std::vector<float> rest_value;  // [n_query_heads, v_dim]
 
+  // What stands in the softmax for rows that are not read: a partial state of each query head
+  // (kernels/attend.h; empty: max = -inf, sum = 0, o = 0), merged after those of the rows read.
+  struct PartialState {
+    std::vector<float> o;         // [n_query_heads, v_dim]: not normalised
+    std::vector<float> max, sum;  // [n_query_heads]
+  };
+  bool has_tail = false;
+  PartialState tail;
+
   // The logits of every row of k_masks, where the policy had to compute them (kernels/attend.h,
   // RowLogits): attention then reads no K. Rows in entries of 16, in any order.
   struct KeyLogits {
@@ -64,6 +73,7 @@ struct Selection {
     k_masks.clear();
     v_masks.clear();
     rest_value.clear();
+    has_tail = false;
     has_logits = false;
     logits_ns = 0;
     reads_copies = false;

@@ -64,6 +64,9 @@ class TestCache {
   float* Key(int kv_head, int row) {
     return &k_[(static_cast<size_t>(row) * n_kv_heads_ + kv_head) * dim_];
   }
+  float* Value(int kv_head, int row) {
+    return &v_[(static_cast<size_t>(row) * n_kv_heads_ + kv_head) * dim_];
+  }
   float* QueryHead(int head) { return &q_[static_cast<size_t>(head) * dim_]; }
   BlockIndex& index() { return index_; }
   SequenceMemory& memory() { return memory_; }

@@ -2,25 +2,12 @@
 // "mean-pool", M = 16, reference S = 97, sweep S = 97, 193, 385, 769, one choice per KV group). The
 // original keeps means in the cache's precision and closes blocks at append time; here they are f16
 // summaries of aligned cache blocks, recomputed when a row changes.
-#include "kernels/summary.h"
 #include "select/frame.h"
 #include "select/registry.h"
+#include "select/scorers.h"
 
 namespace condense {
 namespace {
-
-class MeanScorer final : public BlockScorer {
- public:
-  ScoreKind kind() const override { return ScoreKind::kLinear; }
-  SummarySet needs() const override { return kMeanKey; }
-  bool by_block() const override { return true; }
-  void Score(const ScoreQuery& query, std::span<float> per_block) const override {
-    const LayerQuery& layer = *query.layer;
-    ScoreMean(layer.index->Tiles(Column::kMeanKey, query.kv_head, query.first_block),
-              static_cast<int>(per_block.size()) / kTileBlocks, layer.kv->k_dim, query.q,
-              layer.scale, per_block.data());
-  }
-};
 
 CONDENSE_REGISTER_POLICY(mean,
                          PolicyInfo{.name = "mean",
