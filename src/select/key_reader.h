@@ -31,6 +31,8 @@ class KeyReader {
   bool Given(std::string_view key) const;
 
   int64_t Int(std::string_view key, int64_t min, int64_t max);
+  // nullopt for "auto".
+  std::optional<int64_t> IntOrAuto(std::string_view key, int64_t min, int64_t max);
   double Number(std::string_view key, double min, double max);
   // nullopt for "off".
   std::optional<double> NumberOrOff(std::string_view key, double min, double max);
