@@ -1,6 +1,8 @@
 #include "select/row_shares.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -83,6 +85,62 @@ void BlockLogits(const LayerQuery& query, const KvView& keys, int kv_head, int f
   masks.assign(group, rows);
   args.masks = masks.data();
   RowLogits(args, logits);
+}
+
+void ListLogits(const LayerQuery& query, const KvView& keys, int kv_head,
+                std::span<const int32_t> rows, float* logits, size_t stride) {
+  static thread_local std::vector<const uint16_t*> masks;
+  static thread_local std::vector<float> of_call;  // [group, 16 n_blocks]
+  std::array<int32_t, kChunkRows> padded;
+  std::array<uint16_t, kChunkBlocks> lanes;
+  const int group = query.group(), n_rows = static_cast<int>(rows.size());
+  of_call.resize(static_cast<size_t>(group) * kChunkRows);
+  masks.assign(group, lanes.data());
+  AttendArgs args;
+  args.k = keys.KeyRow(kv_head, 0);
+  args.k_stride = keys.k_row;
+  args.k_type = keys.k_type;
+  args.k_dim = keys.k_dim;
+  args.rows = padded.data();
+  args.n_queries = group;
+  args.q = query.q + static_cast<size_t>(kv_head) * group * keys.k_dim;
+  args.scale = query.scale;
+  args.softcap = query.softcap;
+  args.masks = masks.data();
+  for (int first = 0; first < n_rows; first += kChunkRows) {
+    const int n = std::min(kChunkRows, n_rows - first);
+    args.n_blocks = BlocksFor(n);
+    std::copy_n(rows.begin() + first, n, padded.begin());
+    std::fill(padded.begin() + n, padded.end(), padded[0]);
+    lanes.fill(0xFFFF);
+    lanes[args.n_blocks - 1] = LastLanes(n);
+    RowLogits(args, of_call.data());
+    const int n_lanes = args.n_blocks * kBlockRows;
+    for (int h = 0; h < group; ++h)
+      std::copy_n(of_call.data() + h * n_lanes, n_lanes, logits + h * stride + first);
+  }
+}
+
+void ListRows(std::span<const uint16_t> mask, std::vector<int32_t>& rows) {
+  rows.clear();
+  for (size_t b = 0; b < mask.size(); ++b) {
+    for (uint32_t word = mask[b]; word != 0; word &= word - 1)
+      rows.push_back(static_cast<int32_t>(b) * kBlockRows + std::countr_zero(word));
+  }
+}
+
+void SortByWorth(std::span<const double> worth, std::span<int32_t> order) {
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return worth[a] != worth[b] ? worth[a] > worth[b] : a < b;
+  });
+}
+
+int CountToMass(std::span<const double> worth, std::span<const int32_t> order, double base,
+                double target) {
+  double mass = base;
+  size_t n = 0;
+  while (n < order.size() && mass < target) mass += worth[order[n++]];
+  return static_cast<int>(n);
 }
 
 std::optional<double> ExpShares(std::span<float> p) {

@@ -63,6 +63,22 @@ std::optional<double> ExpShares(std::span<float> p);
 void BlockLogits(const LayerQuery& query, const KvView& keys, int kv_head, int first_block,
                  int n_blocks, const uint16_t* rows, float* logits);
 
+// The same of any rows of one KV head, in any order: [group, stride], 16 BlocksFor(rows.size()) of
+// each set, -inf past the last row.
+void ListLogits(const LayerQuery& query, const KvView& keys, int kv_head,
+                std::span<const int32_t> rows, float* logits, size_t stride);
+
+// The rows of a mask, ascending.
+void ListRows(std::span<const uint16_t> mask, std::vector<int32_t>& rows);
+
+// Sorts indices of `worth`, none of it NaN: greater first, then the lower index.
+void SortByWorth(std::span<const double> worth, std::span<int32_t> order);
+
+// How many of `order` it takes, from the first on, until `base` and their worth reach `target`; all
+// of them where they do not.
+int CountToMass(std::span<const double> worth, std::span<const int32_t> order, double base,
+                double target);
+
 // One KV head's rows, best first.
 struct RowRanking {
   std::vector<float> worth;    // [16 n_blocks]
