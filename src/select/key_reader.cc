@@ -118,6 +118,12 @@ int KeyReader::Choice(std::string_view key, const std::vector<std::string>& name
   return static_cast<int>(found - names.begin());
 }
 
+std::string KeyReader::String(std::string_view key) {
+  Entry& entry = Read(key);
+  entry.canonical = Text(entry);
+  return entry.canonical;
+}
+
 bool KeyReader::Bool(std::string_view key) { return Choice(key, {"off", "on"}) == 1; }
 
 LayerRange KeyReader::Layers(std::string_view key) {

@@ -40,6 +40,8 @@ class KeyReader {
   double Percent(std::string_view key, double min, double max);
   // Index into `names`.
   int Choice(std::string_view key, const std::vector<std::string>& names);
+  // As it is spelled.
+  std::string String(std::string_view key);
   // "on" or "off".
   bool Bool(std::string_view key);
   // "0-1", "7", or "none".
