@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/row_mask.h"
+#include "cache/cluster_index.h"
 #include "cache/kv_view.h"
 
 namespace condense {
@@ -60,6 +61,10 @@ class BlockIndex {
 
   void Forget();
 
+  // Clusters of rows, dropped with the summaries; their rows' blocks are summarised (kFingerprint
+  // at least) by whoever asks for them.
+  ClusterIndex& clusters() { return clusters_; }
+
   // One KV head's tiles from that of block `first_block` (a multiple of 16) on; valid after Refresh
   // asked for the column. Scores of blocks that were not asked for are meaningless.
   const uint16_t* Tiles(Column column, int kv_head, int first_block = 0) const {
@@ -104,6 +109,7 @@ class BlockIndex {
   std::vector<uint64_t> fingerprint_;  // per block, set when have_ becomes non-zero
   std::vector<uint64_t> last_rows_;    // likewise
   std::vector<Line> columns_[static_cast<size_t>(Column::kCount)];
+  ClusterIndex clusters_;
   int next_check_ = 0;
   uint64_t rebuilds_ = 0;
 };

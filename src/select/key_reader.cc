@@ -160,6 +160,15 @@ int64_t KeyReader::Int(std::string_view key, int64_t min, int64_t max) {
   return Parsed<int64_t>(key, min, max, ParseInt, [](int64_t n) { return std::to_string(n); });
 }
 
+std::optional<int64_t> KeyReader::IntOrAuto(std::string_view key, int64_t min, int64_t max) {
+  Entry& entry = Read(key);
+  if (Text(entry) == "auto") {
+    entry.canonical = "auto";
+    return std::nullopt;
+  }
+  return Int(key, min, max);
+}
+
 double KeyReader::Number(std::string_view key, double min, double max) {
   return Parsed<double>(key, min, max, ParseNumber, PrintNumber);
 }
@@ -190,6 +199,12 @@ int KeyReader::Choice(std::string_view key, const std::vector<std::string>& name
   }
   entry.canonical = text;
   return static_cast<int>(found - names.begin());
+}
+
+std::string KeyReader::String(std::string_view key) {
+  Entry& entry = Read(key);
+  entry.canonical = Text(entry);
+  return entry.canonical;
 }
 
 bool KeyReader::Bool(std::string_view key) { return Choice(key, {"off", "on"}) == 1; }

@@ -46,6 +46,8 @@ class KeyReader {
   std::string Where() const;
 
   int64_t Int(std::string_view key, int64_t min, int64_t max);
+  // nullopt for "auto".
+  std::optional<int64_t> IntOrAuto(std::string_view key, int64_t min, int64_t max);
   double Number(std::string_view key, double min, double max);
   // nullopt for "off".
   std::optional<double> NumberOrOff(std::string_view key, double min, double max);
@@ -53,6 +55,8 @@ class KeyReader {
   double Percent(std::string_view key, double min, double max);
   // Index into `names`.
   int Choice(std::string_view key, const std::vector<std::string>& names);
+  // As it is spelled.
+  std::string String(std::string_view key);
   // "on" or "off".
   bool Bool(std::string_view key);
   // "0-1", "7", or "none".

@@ -15,6 +15,7 @@
 #include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
+#include "select/test_rows.h"
 
 namespace condense {
 namespace {
@@ -22,51 +23,6 @@ namespace {
 using Ranges = std::vector<RowRange>;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-// Anchor, window and newest row.
-RowMask Always(const LayerQuery& query, int anchor, int window) {
-  RowMask always = FirstRows(query.visible, anchor);
-  const RowMask last = LastRows(query.visible, window);
-  for (size_t b = 0; b < always.size(); ++b) always[b] = static_cast<uint16_t>(always[b] | last[b]);
-  if (query.newest_row >= 0) AddRow(always, query.newest_row);
-  return always;
-}
-
-// Of the visible rows outside `always`, the n of the greatest worth: higher first, then lower row.
-RowMask WithBest(const LayerQuery& query, const RowMask& always, const std::vector<double>& worth,
-                 int n) {
-  std::vector<int> rows;
-  for (size_t r = 0; r < worth.size(); ++r) {
-    const int row = static_cast<int>(r);
-    if (HasRow(query.visible, row) && !HasRow(always, row)) rows.push_back(row);
-  }
-  std::stable_sort(rows.begin(), rows.end(), [&](int a, int b) { return worth[a] > worth[b]; });
-  RowMask mask = always;
-  for (int i = 0; i < n; ++i) AddRow(mask, rows[i]);
-  return mask;
-}
-
-// exp(logit) of each row of a TestCache, summed over the group's shares; 0 where it is not visible.
-std::vector<double> Worth(TestCache& cache, const LayerQuery& query, int kv_head) {
-  const int dim = query.kv->k_dim;
-  std::vector<double> worth(query.kv->n_rows, 0.0);
-  for (int h = kv_head * query.group(); h < (kv_head + 1) * query.group(); ++h) {
-    std::vector<double> p(worth.size(), 0.0);
-    for (size_t r = 0; r < p.size(); ++r) {
-      const int row = static_cast<int>(r);
-      if (!HasRow(query.visible, row)) continue;
-      double z = 0;
-      for (int c = 0; c < dim; ++c)
-        z += static_cast<double>(cache.QueryHead(h)[c]) * cache.Key(kv_head, row)[c];
-      z *= query.scale;
-      if (query.softcap > 0) z = query.softcap * std::tanh(z / query.softcap);
-      p[r] = std::exp(z);
-    }
-    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-    for (size_t r = 0; r < p.size(); ++r) worth[r] += p[r] / sum;
-  }
-  return worth;
-}
 
 // `rows` of them are chosen, `always` among them, and none that is left out is worth more than one
 // that is chosen, but for rounding.

@@ -1,0 +1,219 @@
+#include "select/row_shares.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "kernels/attend.h"
+#include "kernels/top.h"
+
+namespace condense {
+namespace {
+
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+constexpr float kNoCandidate = -1.0f;  // below any share
+constexpr int kMostAnchor = 1024, kMostWindow = 1'000'000, kMostTokens = 32'000'000;
+
+}  // namespace
+
+PolicyKey TokensKey(int rows) {
+  return {"tokens", std::to_string(rows),
+          "budget: rows read per KV head, all that are always read counted; 1 to " +
+              std::to_string(kMostTokens),
+          true};
+}
+
+PolicyKey BudgetKey(const std::string& share, const std::string& counted) {
+  return {"budget", share,
+          "budget: share of the K + V bytes of dense attention, such as 5%; " + counted, true};
+}
+
+PolicyKey AnchorKey(int rows) {
+  return {"anchor", std::to_string(rows),
+          "rows: the first visible ones are always read; 0 to " + std::to_string(kMostAnchor)};
+}
+
+PolicyKey WindowKey(int rows) {
+  return {"window", std::to_string(rows),
+          "rows: the last visible ones are always read; 1 to " + std::to_string(kMostWindow)};
+}
+
+PolicyKey DenseLayersKey() { return {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}; }
+
+RowOptions ReadRowOptions(KeyReader& reader) {
+  RowOptions options;
+  options.anchor = static_cast<int>(reader.Int("anchor", 0, kMostAnchor));
+  options.window = static_cast<int>(reader.Int("window", 1, kMostWindow));
+  options.dense_layers = reader.Layers("dense_layers");
+  return options;
+}
+
+RowOptions ReadRowBudget(KeyReader& reader, int beside) {
+  RowOptions options = ReadRowOptions(reader);
+  if (reader.Given("budget")) {
+    if (reader.Given("tokens"))
+      reader.Fail("tokens and budget exclude each other: give one of them");
+    options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+    return options;
+  }
+  options.tokens = static_cast<int>(reader.Int("tokens", 1, kMostTokens));
+  const int least = options.anchor + options.window + beside;
+  if (options.tokens < least) {
+    reader.Fail("tokens=" + std::to_string(options.tokens) + " is less than anchor + window" +
+                (beside > 0 ? " + " + std::to_string(beside) : "") + ", " + std::to_string(least) +
+                " rows that are always read");
+  }
+  return options;
+}
+
+void BlockLogits(const LayerQuery& query, const KvView& keys, int kv_head, int first_block,
+                 int n_blocks, const uint16_t* rows, float* logits) {
+  static thread_local std::vector<const uint16_t*> masks;
+  const int group = query.group();
+  AttendArgs args;
+  args.k = keys.KeyRow(kv_head, first_block * kBlockRows);
+  args.k_stride = keys.k_row;
+  args.k_type = keys.k_type;
+  args.k_dim = keys.k_dim;
+  args.n_blocks = n_blocks;
+  args.n_queries = group;
+  args.q = query.q + static_cast<size_t>(kv_head) * group * keys.k_dim;
+  args.scale = query.scale;
+  args.softcap = query.softcap;
+  masks.assign(group, rows);
+  args.masks = masks.data();
+  RowLogits(args, logits);
+}
+
+void ListLogits(const LayerQuery& query, const KvView& keys, int kv_head,
+                std::span<const int32_t> rows, float* logits, size_t stride) {
+  static thread_local std::vector<const uint16_t*> masks;
+  static thread_local std::vector<float> of_call;  // [group, 16 n_blocks]
+  std::array<int32_t, kChunkRows> padded;
+  std::array<uint16_t, kChunkBlocks> lanes;
+  const int group = query.group(), n_rows = static_cast<int>(rows.size());
+  of_call.resize(static_cast<size_t>(group) * kChunkRows);
+  masks.assign(group, lanes.data());
+  AttendArgs args;
+  args.k = keys.KeyRow(kv_head, 0);
+  args.k_stride = keys.k_row;
+  args.k_type = keys.k_type;
+  args.k_dim = keys.k_dim;
+  args.rows = padded.data();
+  args.n_queries = group;
+  args.q = query.q + static_cast<size_t>(kv_head) * group * keys.k_dim;
+  args.scale = query.scale;
+  args.softcap = query.softcap;
+  args.masks = masks.data();
+  for (int first = 0; first < n_rows; first += kChunkRows) {
+    const int n = std::min(kChunkRows, n_rows - first);
+    args.n_blocks = BlocksFor(n);
+    std::copy_n(rows.begin() + first, n, padded.begin());
+    std::fill(padded.begin() + n, padded.end(), padded[0]);
+    lanes.fill(0xFFFF);
+    lanes[args.n_blocks - 1] = LastLanes(n);
+    RowLogits(args, of_call.data());
+    const int n_lanes = args.n_blocks * kBlockRows;
+    for (int h = 0; h < group; ++h)
+      std::copy_n(of_call.data() + h * n_lanes, n_lanes, logits + h * stride + first);
+  }
+}
+
+void ListRows(std::span<const uint16_t> mask, std::vector<int32_t>& rows) {
+  rows.clear();
+  for (size_t b = 0; b < mask.size(); ++b) {
+    for (uint32_t word = mask[b]; word != 0; word &= word - 1)
+      rows.push_back(static_cast<int32_t>(b) * kBlockRows + std::countr_zero(word));
+  }
+}
+
+void SortByWorth(std::span<const double> worth, std::span<int32_t> order) {
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return worth[a] != worth[b] ? worth[a] > worth[b] : a < b;
+  });
+}
+
+int CountToMass(std::span<const double> worth, std::span<const int32_t> order, double base,
+                double target) {
+  double mass = base;
+  size_t n = 0;
+  while (n < order.size() && mass < target) mass += worth[order[n++]];
+  return static_cast<int>(n);
+}
+
+std::optional<double> ExpShares(std::span<float> p) {
+  float max = kMinusInf;
+  for (float z : p) max = z > max || z != z ? z : max;  // keeps NaN
+  if (!std::isfinite(max)) return std::nullopt;
+  double sum = 0;
+  for (float& z : p) {
+    z = std::exp(z - max);
+    sum += z;
+  }
+  return 1 / sum;
+}
+
+bool RowShares::Compute(const LayerQuery& query, const KvView& keys,
+                        std::span<const uint16_t> rows) {
+  const int n_blocks = static_cast<int>(rows.size()), group = query.group();
+  const int n_chunks = ChunksFor(n_blocks * kBlockRows);
+  n_rows_ = static_cast<size_t>(n_blocks) * kBlockRows;
+  p_.resize(query.n_query_heads * n_rows_);
+  share_.resize(query.n_query_heads);
+  bool finite = true;
+#pragma omp parallel num_threads(query.n_threads) if (query.n_threads > 1)
+  {
+    static thread_local std::vector<float> logits;  // [group, a chunk's rows]
+    logits.resize(static_cast<size_t>(group) * kChunkRows);
+#pragma omp for schedule(static)
+    for (int i = 0; i < keys.n_kv_heads * n_chunks; ++i) {
+      const int g = i / n_chunks, block = i % n_chunks * kChunkBlocks;
+      const int n = std::min(kChunkBlocks, n_blocks - block);
+      BlockLogits(query, keys, g, block, n, rows.data() + block, logits.data());
+      for (int h = 0; h < group; ++h) {
+        std::copy_n(logits.data() + static_cast<size_t>(h) * n * kBlockRows, n * kBlockRows,
+                    p_.data() + (static_cast<size_t>(g) * group + h) * n_rows_ +
+                        static_cast<size_t>(block) * kBlockRows);
+      }
+    }
+#pragma omp for schedule(static) reduction(&& : finite)
+    for (int h = 0; h < query.n_query_heads; ++h) {
+      const std::optional<double> share = ExpShares({p_.data() + h * n_rows_, n_rows_});
+      share_[h] = share.value_or(0);
+      finite = finite && share;
+    }
+  }
+  return finite;
+}
+
+void RowShares::Worths(int first, int last, float* worth) const {
+  for (size_t r = 0; r < n_rows_; ++r) {
+    double sum = 0;
+    for (int h = first; h < last; ++h) sum += p_[h * n_rows_ + r] * share_[h];
+    worth[r] = static_cast<float>(sum);
+  }
+}
+
+void AddBestRows(std::span<const uint16_t> candidates, int n_best, RowRanking& ranking,
+                 std::span<uint16_t> mask) {
+  if (n_best == 0) return;
+  const int n_rows = static_cast<int>(ranking.worth.size());
+  for (int row = 0; row < n_rows; ++row) {
+    if (!HasRow(candidates, row)) ranking.worth[row] = kNoCandidate;
+  }
+  ranking.keys.resize(n_rows);
+  ranking.order.resize(n_best);
+  const int n =
+      TopScores(ranking.worth.data(), n_rows, n_best, ranking.keys.data(), ranking.order.data());
+  for (int i = 0; i < n; ++i) AddRow(mask, ranking.order[i]);
+}
+
+void RowsWithout(std::span<const uint16_t> rows, std::span<const uint16_t> others,
+                 std::vector<uint16_t>& out) {
+  out.resize(rows.size());
+  for (size_t b = 0; b < rows.size(); ++b) out[b] = static_cast<uint16_t>(rows[b] & ~others[b]);
+}
+
+}  // namespace condense

@@ -1,0 +1,97 @@
+// What policies share that choose rows by attention: keys that count rows, exact softmax shares of
+// rows, the best rows of a ranking. Which rows are always read: select/row_parts.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "select/key_reader.h"
+#include "select/policy.h"
+
+namespace condense {
+
+// How much a policy reads of each KV head, and what of it always.
+struct RowOptions {
+  int tokens = 0;                    // rows in all, unless byte_share is set
+  std::optional<double> byte_share;  // (0, 1] of the bytes that dense attention reads
+  int anchor = 1, window = 64;
+  LayerRange dense_layers;
+};
+
+// The keys `tokens`, `anchor` and `window` of that many rows, `budget` ("8%", or "" where another
+// key decides unless it is given), and `dense_layers`. `counted`: what the budget counts.
+PolicyKey TokensKey(int rows);
+PolicyKey BudgetKey(const std::string& share, const std::string& counted);
+PolicyKey AnchorKey(int rows);
+PolicyKey WindowKey(int rows);
+PolicyKey DenseLayersKey();
+
+// Reads `anchor`, `window`, `dense_layers`.
+RowOptions ReadRowOptions(KeyReader& reader);
+// The same, with `tokens` or `budget`, which exclude each other. `beside`: rows that are read
+// always beside anchor and window, at most; `tokens` below all these is an error.
+RowOptions ReadRowBudget(KeyReader& reader, int beside = 0);
+
+// exp(logit) of rows over its sum, per query head, in FP32 with a sum in double: the same bits for
+// every thread count. Allocates nothing once its buffers have grown to the cache's size.
+class RowShares {
+ public:
+  // Of `rows` ([n_blocks], visible ones). `keys`: query.kv, or copies of its rows. False where a
+  // logit is NaN or infinite, or all of a head are -inf; one that is -inf is a share of 0.
+  bool Compute(const LayerQuery& query, const KvView& keys, std::span<const uint16_t> rows);
+
+  // 16 n_blocks.
+  size_t n_rows() const { return n_rows_; }
+  // worth[row] = the sum of the shares of heads [first, last), in their order. [n_rows()]
+  void Worths(int first, int last, float* worth) const;
+
+ private:
+  size_t n_rows_ = 0;
+  std::vector<float> p_;       // [n_query_heads, n_rows_] logits, then exp(logit - the largest)
+  std::vector<double> share_;  // [n_query_heads] what 1 of p_ is as a share
+};
+
+// The largest becomes 1: p = exp(p - largest). Returns the inverse of their sum; nullopt where one
+// is NaN or infinite, or all are -inf.
+std::optional<double> ExpShares(std::span<float> p);
+
+// Logits of up to 512 neighbouring rows of one KV head, [group, 16 n_blocks], -inf where their bit
+// in `rows` is 0. first_block: of the cache.
+void BlockLogits(const LayerQuery& query, const KvView& keys, int kv_head, int first_block,
+                 int n_blocks, const uint16_t* rows, float* logits);
+
+// The same of any rows of one KV head, in any order: [group, stride], 16 BlocksFor(rows.size()) of
+// each set, -inf past the last row.
+void ListLogits(const LayerQuery& query, const KvView& keys, int kv_head,
+                std::span<const int32_t> rows, float* logits, size_t stride);
+
+// The rows of a mask, ascending.
+void ListRows(std::span<const uint16_t> mask, std::vector<int32_t>& rows);
+
+// Sorts indices of `worth`, none of it NaN: greater first, then the lower index.
+void SortByWorth(std::span<const double> worth, std::span<int32_t> order);
+
+// How many of `order` it takes, from the first on, until `base` and their worth reach `target`; all
+// of them where they do not.
+int CountToMass(std::span<const double> worth, std::span<const int32_t> order, double base,
+                double target);
+
+// One KV head's rows, best first.
+struct RowRanking {
+  std::vector<float> worth;    // [16 n_blocks]
+  std::vector<int32_t> keys;   // scratch
+  std::vector<int32_t> order;  // rows
+};
+// Adds the n_best of `candidates` ([n_blocks], at least as many rows) with the greatest
+// ranking.worth to `mask`; of equal ones the lower row. Overwrites the worth of other rows.
+void AddBestRows(std::span<const uint16_t> candidates, int n_best, RowRanking& ranking,
+                 std::span<uint16_t> mask);
+
+// rows & ~others, to `out`.
+void RowsWithout(std::span<const uint16_t> rows, std::span<const uint16_t> others,
+                 std::vector<uint16_t>& out);
+
+}  // namespace condense

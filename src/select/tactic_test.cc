@@ -1,0 +1,238 @@
+// The policy `tactic` on made caches, against plain forms in double.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "kernels/half.h"
+#include "select/registry.h"
+#include "select/row_cache.h"
+#include "select/test_allocations.h"
+#include "select/test_cache.h"
+#include "select/test_choice.h"
+#include "select/test_clusters.h"
+#include "select/test_rows.h"
+
+namespace condense {
+namespace {
+
+// The rule in plain loops, for one KV head: its rows.
+RowMask SlowTactic(TestCache& cache, const LayerQuery& query, int kv_head, double share,
+                   double target, int* n_read) {
+  const RowMask always = AlwaysWithLoose(query, 1, 64);
+  const std::vector<SlowCluster> clusters = RankedClusters(cache, query, kv_head, always);
+  const int n = static_cast<int>(clusters.size());
+  std::vector<int> before = {0};
+  for (const SlowCluster& cluster : clusters) before.push_back(before.back() + cluster.size);
+  const double k = sizeof(float) * query.kv->k_dim, v = k;
+  double rest = share * query.n_visible * (k + v) - CountRows(always) * (k + v) -
+                static_cast<double>(RankBytes(query, kv_head));
+  // What is sampled.
+  std::vector<int> places;
+  while (before[places.size()] < std::max(16, before[n] / 50)) {
+    places.push_back(static_cast<int>(places.size()));
+  }
+  const int n_head = static_cast<int>(places.size());
+  int place = n_head;
+  for (double at : {0.1, 0.6}) {
+    while (before[place + 1] <= at * before[n]) ++place;
+    places.push_back(place++);
+  }
+  for (int p : places) rest -= (k + 2) * clusters[p].size;
+  // The mass by place.
+  std::vector<double> mass(n + 1, 0.0);
+  const int group = query.group();
+  for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+    const auto of = [&](const std::vector<int>& rows) {
+      double sum = 0;
+      for (int row : rows) sum += std::exp(Logit(cache, query, h, row));
+      return sum;
+    };
+    double fixed = 0, head = 0;
+    for (int row = 0; row < query.kv->n_rows; ++row) {
+      if (HasRow(always, row)) fixed += of({row});
+    }
+    std::vector<double> known = {fixed};
+    for (int p = 0; p < n_head; ++p) {
+      head += of(clusters[p].rows);
+      known.push_back(fixed + head);
+    }
+    double y[2], u[2] = {0, 0};
+    for (int i = 0; i < 2; ++i) {
+      const int p = places[n_head + i];
+      y[i] = of(clusters[p].rows) / static_cast<double>(clusters[p].rows.size());
+      for (int x = before[p] + 1; x <= before[p + 1]; ++x) u[i] += 1.0 / x / clusters[p].size;
+    }
+    double a = (y[0] - y[1]) / (u[0] - u[1]), b = y[0] - a * u[0];
+    if (a < 0) {
+      a = 0, b = (y[0] + y[1]) / 2;
+    } else if (b < 0) {
+      b = 0, a = y[0] / u[0];
+    }
+    const double x0 = before[n_head];
+    const auto tail = [&](double x) { return a * std::log((x + .5) / (x0 + .5)) + b * (x - x0); };
+    const double sum = fixed + head + tail(before[n]);
+    for (int p = 0; p <= n; ++p)
+      mass[p] += (p <= n_head ? known[p] : fixed + head + tail(before[p])) / sum / group;
+  }
+  RowMask rows = always;
+  *n_read = 0;
+  for (int p = 0; p < n && mass[p] < target; ++p) {
+    const bool sampled = std::find(places.begin(), places.end(), p) != places.end();
+    rest -= clusters[p].size * (sampled ? v : k + v + 2);
+    if (rest < 0) break;
+    for (int row : clusters[p].rows) AddRow(rows, row);
+    ++*n_read;
+  }
+  return rows;
+}
+
+TEST(TacticPolicyTest, ReadsTheClustersThatTheCurveAsksFor) {
+  int n_different = 0, last = 0;
+  for (const auto& [n_kv_heads, n_heads] : {std::pair(1, 1), std::pair(2, 6)}) {
+    for (const auto& [spec, share, mass] :
+         {std::tuple("tactic", .25, .9), std::tuple("tactic:mass=50%,budget=90%", .9, .5),
+          std::tuple("tactic:mass=80%,budget=95%", .95, .8),
+          std::tuple("tactic:mass=100%,budget=40%", .4, 1.0)}) {
+      for (float softcap : {0.0f, 5.0f}) {
+        TestCache cache(2300, n_kv_heads, n_heads, 32, 3);
+        cache.See({{0, 700}, {713, 1900}, {1901, 2280}});
+        LayerQuery query = cache.Query();
+        query.softcap = softcap;
+        Selection selection;
+        Make(spec)->Select(query, selection);
+        ASSERT_FALSE(selection.dense) << spec;
+        uint64_t bytes = selection.summary_bytes;
+        for (int g = 0; g < n_kv_heads; ++g) {
+          int n_read = 0;
+          const RowMask rows = SlowTactic(cache, query, g, share, mass, &n_read);
+          EXPECT_EQ(ToRanges(KRows(selection, g)), ToRanges(rows)) << spec << ' ' << g;
+          bytes += CountRows(rows) * uint64_t{256};
+          n_different += n_read != last;
+          last = n_read;
+        }
+        EXPECT_LE(static_cast<double>(bytes), share * query.n_visible * 256 * n_kv_heads);
+      }
+    }
+  }
+  EXPECT_GT(n_different, 8);
+}
+
+// Rows that look alike and far apart share a cluster, and a query for one reads all.
+TEST(TacticPolicyTest, AQueryReadsTheRowsThatLookAlike) {
+  RowCache cache({.n_rows = 4096, .n_kv_heads = 1, .group = 2});
+  std::vector<int> alike;
+  for (int row = 1030; row < 2000; row += 97) alike.push_back(row);
+  for (int row : alike) {
+    std::copy_n(cache.KeyBytes(1030), 128, cache.KeyBytes(row));
+  }
+  cache.LookFor(0, {1030});
+  cache.LookFor(1, {1030});
+  const Selection selection = Select(cache, "tactic:budget=12%");
+  ASSERT_FALSE(selection.dense);
+  for (int row : alike) EXPECT_TRUE(HasRow(KRows(selection, 0), row)) << row;
+  EXPECT_LT(CountRows(KRows(selection, 0)), 250);  // 3 to 4 % of the mass is in any other row
+}
+
+TEST(TacticPolicyTest, RowsWithoutAClusterAreRead) {
+  RowCache cache({.n_rows = 4096, .n_kv_heads = 2});
+  for (int n = 4000; n <= 4096; n += 8) {
+    cache.See({{0, n}});
+    const Selection selection = Select(cache, "tactic:budget=20%");
+    ASSERT_FALSE(selection.dense);
+    const RowMask always = AlwaysWithLoose(cache.Query(), 1, 64);
+    EXPECT_EQ(CountCommonRows(KRows(selection, 1), always), CountRows(always));
+  }
+}
+
+TEST(TacticPolicyTest, EveryTypeStaysInItsBudget) {
+  for (KvType type : {KvType::kF16, KvType::kBF16, KvType::kQ8_0, KvType::kF32}) {
+    for (double percent : {8.0, 20.0, 60.0}) {
+      RowCache cache({.n_rows = 4096, .n_kv_heads = 2, .group = 3, .type = type});
+      cache.See({{0, 700}, {712, 4000}});
+      const std::string spec = "tactic:mass=100%,budget=" + std::to_string(percent) + "%";
+      const Selection selection = Select(cache, spec);
+      ASSERT_FALSE(selection.dense) << spec;
+      const LayerQuery query = cache.Query();
+      const double row = static_cast<double>(query.kv->KeyBytes() + query.kv->ValueBytes());
+      double bytes = static_cast<double>(selection.summary_bytes);
+      for (int g = 0; g < 2; ++g) bytes += row * CountRows(KRows(selection, g));
+      const double allowed = percent / 100 * query.n_visible * 2 * row;
+      EXPECT_LE(bytes, allowed) << spec;
+      if (selection.summary_bytes == 0) continue;        // too little for the means
+      EXPECT_GT(bytes, allowed - 2 * 80 * row) << spec;  // a cluster that did not fit, samples
+    }
+  }
+}
+
+TEST(TacticPolicyTest, FallsBackWithItsReason) {
+  TestCache cache(2048, 2, 4, 16);
+  EXPECT_EQ(Select(cache, "tactic").reason, Fallback::kNone);
+  EXPECT_EQ(Select(cache, "tactic:budget=3%").reason, Fallback::kBudget);
+  EXPECT_EQ(Select(cache, "tactic:budget=100%").reason, Fallback::kShort);
+  EXPECT_EQ(Select(cache, "tactic:dense_layers=0").reason, Fallback::kLayer);
+  EXPECT_EQ(Select(cache, "tactic:window=3000,budget=99%").reason, Fallback::kBudget);
+  // The means are not covered: what is always read, and nothing read to choose.
+  const Selection least = Select(cache, "tactic:budget=4.5%");
+  EXPECT_FALSE(least.dense);
+  EXPECT_EQ(ToRanges(KRows(least, 0)), ToRanges(AlwaysWithLoose(cache.Query(), 1, 64)));
+  EXPECT_EQ(least.summary_bytes, 0u);
+  cache.See({{0, 1023}});
+  EXPECT_EQ(Select(cache, "tactic").reason, Fallback::kShort);
+  for (float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    cache.See({{0, 2048}});
+    cache.Key(1, 300)[3] = bad;
+    cache.index().MarkWritten(300);
+    for (int h = 0; h < 4; ++h) cache.QueryHead(h)[3] = 1.0f;
+    const Selection selection = Select(cache, "tactic");
+    EXPECT_EQ(selection.reason, Fallback::kNan);
+    EXPECT_TRUE(selection.dense && selection.k_masks.empty());
+    EXPECT_EQ(selection.summary_bytes, 0u);
+    cache.Hide(300);
+    EXPECT_EQ(Select(cache, "tactic").reason, Fallback::kNone);
+  }
+}
+
+TEST(TacticPolicyTest, ThreadsChangeNothing) {
+  RowCache cache({.n_rows = 4096, .n_kv_heads = 3}), other({.n_rows = 4096, .n_kv_heads = 3});
+  const Selection one = Select(cache, "tactic:mass=70%,budget=60%", 1);
+  ASSERT_FALSE(one.dense);
+  for (int n_threads : {2, 3, 5})
+    EXPECT_TRUE(Same(one, Select(other, "tactic:mass=70%,budget=60%", n_threads)));
+}
+
+// Between two segments that close.
+TEST(TacticPolicyTest, AWarmStepAllocatesNothing) {
+  RowCache cache({.n_rows = 4096, .n_kv_heads = 3});
+  const std::unique_ptr<Policy> policy = Make("tactic:mass=70%,budget=60%");
+  Selection selection;
+  cache.See({{0, 3968 + 64 + 63}});
+  policy->Select(cache.Query(), selection);
+  ASSERT_FALSE(selection.dense);
+  for (int n = 3968 + 64; n < 3968 + 64 + 64; ++n) {
+    cache.See({{0, n}});
+    const LayerQuery query = cache.Query();
+    const long before = Allocations();
+    policy->Select(query, selection);
+    EXPECT_EQ(Allocations() - before, 0) << n;
+  }
+}
+
+TEST(TacticPolicyTest, SpecsSayWhatIsWrong) {
+  const auto error = [](const char* spec) {
+    const Result<BoundPolicy> made = MakePolicy(spec);
+    return made.ok() ? "" : made.error();
+  };
+  EXPECT_EQ(error("tactic:mass=101%"), "tactic: mass=101% is out of range: 0.01% to 100%");
+  EXPECT_THAT(error("tactic:tokens=193"), ::testing::HasSubstr("has no key 'tokens'"));
+  EXPECT_EQ(MakePolicy("tactic")->spec, "tactic:mass=90%,budget=25%");
+}
+
+}  // namespace
+}  // namespace condense
