@@ -73,46 +73,49 @@ class InfllmPolicy final : public Policy {
     // So that rows which change unseen are noticed.
     query.index->Refresh(*query.kv, kFingerprint, query.visible);
     const Candidates candidates = ListRows(query, s);
-    const int n_always = CountRows(s.mask), n_visible = query.n_visible;
-    const double rows = options_.byte_share ? *options_.byte_share * n_visible : options_.tokens;
-    if (rows < n_always) {
-      // More than `tokens` counts are read where the newest row lies before the window.
-      selection.reason = options_.byte_share ? Fallback::kBudget : Fallback::kShort;
-      if (options_.byte_share || n_always >= n_visible) return;
-    }
-    if (rows >= n_visible) {
-      selection.reason = Fallback::kShort;
-      return;
-    }
-    selection.reason = Fallback::kNone;
-    // What the keys of a block's representatives cost, in rows.
-    const double rep_rows =
-        options_.byte_share ? kRepresentatives * static_cast<double>(query.kv->KeyBytes()) /
-                                  static_cast<double>(query.kv->KeyBytes() + query.kv->ValueBytes())
-                            : 0;
-    const double rest = rows - n_always, all_reps = rep_rows * candidates.n_blocks();
-    const int n_best = std::min(
-        candidates.n_blocks(),
-        static_cast<int>(std::floor(std::max(0.0, rest - all_reps) / (kInfBlock - rep_rows))));
-    double left = rest;
-    if (n_best > 0) {
-      if (!ChooseBlocks(query, candidates, n_best, s)) {
-        selection.Reset();
-        selection.reason = Fallback::kNan;
-        return;
-      }
-      left -= rep_rows * (candidates.n_blocks() - n_best);
-      for (int block : std::span(s.best).first(n_best)) {
-        for (int i = 0; i < candidates.Size(block); ++i)
-          left -= AddSeen(candidates.First(block) + i, s);
-      }
-    }
-    // The rest widens the window.
-    for (int i = candidates.end; i-- > candidates.begin && left >= 1;) left -= AddSeen(i, s);
-    Fill(query, candidates, n_best > 0, s, selection);
+    const int n_always = CountRows(s.mask);
+    const double rows =
+        options_.byte_share ? *options_.byte_share * query.n_visible : options_.tokens;
+    selection.reason = WhyDense(rows, n_always, query.n_visible);
+    if (selection.reason == Fallback::kNone) Read(query, candidates, rows - n_always, s, selection);
   }
 
  private:
+  Fallback WhyDense(double rows, int n_always, int n_visible) const {
+    if (options_.byte_share && rows < n_always) return Fallback::kBudget;
+    // A newest row before the window is read beside the rows that `tokens` counts.
+    return rows >= n_visible || n_always >= n_visible ? Fallback::kShort : Fallback::kNone;
+  }
+
+  // What `rest` rows, or the bytes of as many, buy beside the rows that are always read.
+  void Read(const LayerQuery& query, const Candidates& candidates, double rest, StepScratch& s,
+            Selection& selection) const {
+    // What the keys of a block's representatives cost, in rows.
+    const auto key = static_cast<double>(query.kv->KeyBytes());
+    const double rep_rows =
+        options_.byte_share
+            ? kRepresentatives * key / (key + static_cast<double>(query.kv->ValueBytes()))
+            : 0;
+    const int n_blocks = candidates.n_blocks();
+    const double for_blocks = std::max(0.0, rest - rep_rows * n_blocks);
+    const int n_best =
+        std::min(n_blocks, static_cast<int>(std::floor(for_blocks / (kInfBlock - rep_rows))));
+    if (n_best > 0) {
+      if (!ChooseBlocks(query, candidates, n_best, s)) {
+        selection.reason = Fallback::kNan;
+        return;
+      }
+      rest -= rep_rows * (n_blocks - n_best);
+      for (int block : std::span(s.best).first(n_best)) {
+        for (int i = 0; i < candidates.Size(block); ++i)
+          rest -= AddSeen(candidates.First(block) + i, s);
+      }
+    }
+    // What is left widens the window.
+    for (int i = candidates.end; i-- > candidates.begin && rest >= 1;) rest -= AddSeen(i, s);
+    Fill(query, candidates, n_best > 0, s, selection);
+  }
+
   // Lists the visible rows, puts those always read into the mask, returns where the others lie.
   Candidates ListRows(const LayerQuery& query, StepScratch& s) const {
     s.seen.clear();
