@@ -288,15 +288,15 @@ class NodeRunner {
   void Finish(const RowTile& tile, int row, int head, float* o, float max, float sum,
               float sum_v) const {
     const int v_dim = node_.kv.v_dim;
-    if (!work_.prompt.empty()) {
-      const size_t state = SoftmaxStates::Index(node_, tile.stream, row, head);
-      work_.softmax.max[state] = max;
-      work_.softmax.sum[state] = sum;
-    }
     if (tile.selection && !tile.selection->rest_value.empty()) {
       const float* rest = tile.selection->rest_value.data() + static_cast<size_t>(head) * v_dim;
       const float mass = sum - sum_v;
       for (int d = 0; d < v_dim; ++d) o[d] += mass * rest[d];
+    }
+    if (!work_.prompt.empty()) {
+      const size_t state = SoftmaxStates::Index(node_, tile.stream, row, head);
+      work_.softmax.max[state] = max;
+      work_.softmax.sum[state] = sum;
     }
     if (node_.sinks) {
       const float sink = node_.sinks[head];
