@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "attention/observe.h"
+#include "attention/prompt_pass.h"
 #include "attention/step.h"
 #include "attention/workspace.h"
 #include "base/clock.h"
@@ -54,6 +55,8 @@ class NodeRunner {
     }
     const std::vector<SingleRow>& singles = work_.singles;
     if (!singles.empty()) sink_.attend_ns += NsSince(start);
+    if (!work_.prompt.empty())
+      AddColumnSums(node_, work_.visibility, work_.prompt, work_.softmax, n_threads_);
     if (sink_.on_observations) {
       for (size_t i = 0; i < singles.size(); ++i) {
         if (work_.selections[i].dense) continue;
@@ -87,17 +90,22 @@ class NodeRunner {
     std::vector<RowTile>& tiles = work_.tiles;
     singles.clear();
     tiles.clear();
+    work_.prompt.clear();
     work_.is_single.resize(node_.n_rows);
     for (int s = 0; s < node_.n_streams; ++s) {
-      FindDecodeRows(node_, work_.visibility, s, cache_.Stream(node_.first_stream + s).written,
-                     work_.is_single);
+      StreamCache& stream = cache_.Stream(node_.first_stream + s);
+      FindDecodeRows(node_, work_.visibility, s, stream.written, work_.is_single);
       for (int r = 0; r < node_.n_rows; ++r) {
         if (work_.is_single[r]) singles.push_back({s, r});
       }
       NotePromptQueries(node_, s, work_.is_single,
                         node_.query_products || policy_.wants_query_products(), work_.prompt_rows,
-                        cache_.Stream(node_.first_stream + s).codes);
+                        stream.codes);
+      if (node_.prompt_wants != nullptr && !node_.prompt_wants->empty())
+        TakePromptRows(node_, work_.visibility, s, work_.is_single, stream.written, stream.prompts,
+                       work_.prompt);
     }
+    if (!work_.prompt.empty()) work_.softmax.Resize(node_);
     if (work_.selections.size() < singles.size()) work_.selections.resize(singles.size());
     for (size_t i = 0; i < singles.size(); ++i) SelectRow(singles[i], work_.selections[i]);
 
@@ -293,6 +301,11 @@ class NodeRunner {
       const float* rest = tile.selection->rest_value.data() + static_cast<size_t>(head) * v_dim;
       const float mass = sum - sum_v;
       for (int d = 0; d < v_dim; ++d) o[d] += mass * rest[d];
+    }
+    if (!work_.prompt.empty()) {
+      const size_t state = SoftmaxStates::Index(node_, tile.stream, row, head);
+      work_.softmax.max[state] = max;
+      work_.softmax.sum[state] = sum;
     }
     if (node_.sinks) {
       const float sink = node_.sinks[head];

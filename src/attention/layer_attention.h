@@ -11,6 +11,7 @@
 
 #include "attention/layer_cache.h"
 #include "cache/kv_view.h"
+#include "cache/prompt_attention.h"
 #include "select/policy.h"
 
 namespace condense {
@@ -25,6 +26,8 @@ struct AttentionNode {
   bool check_all_blocks = false;
   // Keep products of prompt queries even where this policy does not want them: a later one may.
   bool query_products = false;
+  // Likewise what is kept of prompts' attention; null or empty: nothing. Borrowed.
+  const PromptWants* prompt_wants = nullptr;
   int first_stream = 0;          // stream of the cache that stream 0 of this node is
   const std::byte* q = nullptr;  // f32; [stream][head][row][k_dim] by strides
   size_t q_row = 0, q_head = 0, q_stream = 0;

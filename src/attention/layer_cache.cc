@@ -15,7 +15,8 @@ size_t Bytes(const std::vector<T>& values) {
 size_t SequenceBytes(const SequenceState& sequence) {
   const SequenceMemory& memory = sequence.memory;
   size_t n = sizeof(sequence) + Bytes(sequence.visible) + Bytes(memory.choices) +
-             Bytes(memory.own) + Bytes(memory.values.sum) + memory.queries.bytes();
+             Bytes(memory.own) + Bytes(memory.values.sum) + memory.queries.bytes() +
+             memory.evictions.bytes();
   for (const SequenceMemory::Choice& choice : memory.choices)
     n += Bytes(choice.k_masks) + Bytes(choice.query);
   return n;
@@ -29,6 +30,7 @@ void StreamCache::MarkWritten(int row) {
   index.MarkWritten(row);
   codes.MarkWritten(row);
   copies.MarkWritten(row);
+  prompts.MarkWritten(row);
   for (SequenceState& sequence : sequences) {
     if (static_cast<size_t>(row / kBlockRows) >= sequence.visible.size()) continue;
     uint16_t& word = sequence.visible[row / kBlockRows];
@@ -70,6 +72,7 @@ SequenceState& StreamCache::Sequence(std::span<const uint16_t> visible, int n_vi
   } else {
     std::erase_if(memory.choices,
                   [&](const SequenceMemory::Choice& c) { return c.n_visible > best_common; });
+    memory.evictions.TakeBack(best_common);
   }
   best->visible.assign(visible.begin(), visible.end());
   best->n_visible = n_visible;
@@ -100,6 +103,7 @@ void LayerCache::Forget() {
     stream.index.Forget();
     stream.codes.Forget();
     stream.copies.Forget();
+    stream.prompts.Forget();
     stream.ForgetChoices();
   }
 }
@@ -119,7 +123,7 @@ size_t LayerCache::bytes() const {
   size_t n = 0;
   for (const StreamCache& stream : streams) {
     n += sizeof(stream) + stream.index.bytes() + stream.codes.bytes() + stream.copies.bytes() +
-         Bytes(stream.written);
+         stream.prompts.bytes() + Bytes(stream.written);
     for (const SequenceState& sequence : stream.sequences) n += SequenceBytes(sequence);
   }
   return n;

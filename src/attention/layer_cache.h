@@ -11,6 +11,7 @@
 #include "base/row_mask.h"
 #include "cache/block_index.h"
 #include "cache/code_index.h"
+#include "cache/prompt_attention.h"
 #include "cache/row_copies.h"
 #include "select/policy.h"
 
@@ -30,6 +31,7 @@ struct StreamCache {
   BlockIndex index;
   CodeIndex codes;
   RowCopies copies;
+  PromptAttention prompts;
   std::vector<int> written;  // rows written since the last attention node, in order
   bool writes_seen = false;  // this cache's writes come to us; without them nothing can be trusted
   std::list<SequenceState> sequences;

@@ -83,6 +83,7 @@ void SelectStep(const DecodeStep& step, const Policy& policy, StreamCache& cache
   if (!current) {
     cache.codes.Forget();
     cache.copies.Forget();
+    cache.prompts.Forget();
     cache.ForgetChoices();
     state = &cache.Sequence(step.visible, step.n_visible, &continued);
   }
@@ -95,6 +96,7 @@ void SelectStep(const DecodeStep& step, const Policy& policy, StreamCache& cache
   layer.index = &cache.index;
   layer.codes = &cache.codes;
   layer.copies = &cache.copies;
+  layer.prompts = &cache.prompts;
   layer.visible = step.visible;
   layer.n_visible = step.n_visible;
   for (int written : cache.written) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/prompt_pass.h"
 #include "attention/visibility.h"
 #include "select/selection.h"
 
@@ -66,6 +67,8 @@ struct Workspace {
   Visibility visibility;
   std::vector<uint8_t> is_single;  // [n_rows]
   std::vector<int> prompt_rows;    // of one stream
+  std::vector<PromptRow> prompt;   // of all streams, where their attention is wanted
+  SoftmaxStates softmax;           // set where there are any
   std::vector<SingleRow> singles;
   std::vector<Selection> selections;  // at least one a single
   std::vector<RowTile> tiles;

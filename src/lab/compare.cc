@@ -87,6 +87,11 @@ class Comparison {
   }
 
   Status Prefill() {
+    // Once in force, a policy says what it wants kept of prompts: this one is computed dense.
+    for (const std::string& spec : spec_.policies) {
+      const Result<std::string> wanted = plugin_.SetPolicy(spec);
+      if (!wanted.ok()) return Error{wanted.error()};
+    }
     const Result<std::string> policy = plugin_.SetPolicy("dense");
     if (!policy.ok()) return Error{policy.error()};
     plugin_.ResetCounters();

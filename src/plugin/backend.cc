@@ -102,6 +102,8 @@ void FlashAttention(Backend& backend, const ggml_tensor* op) {
   const NodeKeys keys = KeysOf(op);
   AttentionNode node = ToAttentionNode(op, keys);
   node.query_products = state.query_products();
+  const std::shared_ptr<const PromptWants> wants = state.prompt_wants();
+  node.prompt_wants = wants.get();
   auto found = backend.layers.find(keys.cache->data);
   CachedLayer untracked;
   CachedLayer& layer = found != backend.layers.end() ? found->second : untracked;

@@ -37,6 +37,9 @@ Status PluginState::SetPolicy(const char* spec) {
   std::lock_guard lock(mutex_);
   policy_ = std::move(made->policy);
   query_products_ = query_products_ || policy_->wants_query_products();
+  PromptWants wants = *prompt_wants_;
+  wants.Add(policy_->prompt_wants());
+  if (wants != *prompt_wants_) prompt_wants_ = std::make_shared<PromptWants>(std::move(wants));
   spec_ = std::move(made->spec);
   by_default_ = false;
   ++generation_;
@@ -57,6 +60,11 @@ std::string PluginState::policy_spec() {
 bool PluginState::query_products() {
   std::lock_guard lock(mutex_);
   return query_products_;
+}
+
+std::shared_ptr<const PromptWants> PluginState::prompt_wants() {
+  std::lock_guard lock(mutex_);
+  return prompt_wants_;
 }
 
 void PluginState::Forget() {

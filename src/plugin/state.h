@@ -28,6 +28,8 @@ class PluginState {
   // A policy that wants products of prompt queries was set once: the next prompt may be computed
   // under another policy, as `compare` does.
   bool query_products();
+  // The same for prompts' attention: what any policy that was set has asked for.
+  std::shared_ptr<const PromptWants> prompt_wants();
 
   void Forget();
   // Changes whenever summaries must be dropped.
@@ -54,6 +56,7 @@ class PluginState {
   std::string spec_;
   bool by_default_ = false;  // nobody asked for the policy, nor was told of it
   bool query_products_ = false;
+  std::shared_ptr<const PromptWants> prompt_wants_ = std::make_shared<PromptWants>();
   uint64_t generation_ = 1, forget_generation_ = 1;
   condense_counters counters_ = {};
   std::array<condense_layer_counters, CONDENSE_MAX_LAYERS> layers_ = {};

@@ -12,7 +12,9 @@
 #include "cache/block_index.h"
 #include "cache/code_index.h"
 #include "cache/kv_view.h"
+#include "cache/prompt_attention.h"
 #include "cache/row_copies.h"
+#include "select/evictions.h"
 #include "select/selection.h"
 
 namespace condense {
@@ -39,6 +41,7 @@ struct SequenceMemory {
   // Of policies that rank rows: what the last one chosen was worth a step ago, by KV head.
   std::vector<float> least_worth;
   QueryMoment queries;  // of its decode steps, where no prompt was seen
+  Evictions evictions;  // of policies whose rows never return
 };
 
 // One query row of one layer. Everything is borrowed for the call.
@@ -48,7 +51,8 @@ struct LayerQuery {
   BlockIndex* index = nullptr;
   CodeIndex* codes = nullptr;
   RowCopies* copies = nullptr;
-  std::span<const uint16_t> visible;  // [BlocksFor(kv->n_rows)] row bits
+  PromptAttention* prompts = nullptr;  // null: no prompt is known
+  std::span<const uint16_t> visible;   // [BlocksFor(kv->n_rows)] row bits
   int n_visible = 0;
   int newest_row = -1;       // the row just written: always read; -1: the highest visible one
   const float* q = nullptr;  // [n_query_heads, k_dim], post-RoPE, contiguous
@@ -70,6 +74,10 @@ class Policy {
   virtual bool reverse_order() const { return false; }
   // Wants products of the prompt's queries (QueryMoment), which cost memory and time.
   virtual bool wants_query_products() const { return false; }
+  // What it wants kept of prompts' attention, which costs memory and time.
+  virtual PromptWants prompt_wants() const { return {}; }
+  // A row that a step leaves out is left out by every later one.
+  virtual bool evicts() const { return false; }
   // With fewer visible rows everything is read, whatever the budget.
   virtual int least_rows() const { return 0; }
 

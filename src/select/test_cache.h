@@ -10,6 +10,7 @@
 #include "base/row_mask.h"
 #include "cache/block_index.h"
 #include "cache/kv_view.h"
+#include "cache/prompt_attention.h"
 #include "select/policy.h"
 
 namespace condense {
@@ -52,6 +53,7 @@ class TestCache {
     query.index = &index_;
     query.codes = &codes_;
     query.copies = &copies_;
+    query.prompts = &prompts_;
     query.visible = visible_;
     query.n_visible = CountRows(visible_);
     query.q = q_.data();
@@ -70,6 +72,7 @@ class TestCache {
   float* QueryHead(int head) { return &q_[static_cast<size_t>(head) * dim_]; }
   BlockIndex& index() { return index_; }
   SequenceMemory& memory() { return memory_; }
+  PromptAttention& prompts() { return prompts_; }
   const KvView& view() const { return view_; }
 
  private:
@@ -91,6 +94,7 @@ class TestCache {
   BlockIndex index_;
   CodeIndex codes_;
   RowCopies copies_;
+  PromptAttention prompts_;
   SequenceMemory memory_;
 };
 

@@ -102,6 +102,32 @@ class Host {
     cache_.Stream(sequence.stream).written.clear();
   }
 
+  // The same computed, dense, in nodes of `cut` rows: of their attention is kept what `wants` says.
+  // No node of one row, which would be a decode step.
+  void Compute(Sequence& sequence, RowRange cells, uint64_t token, const PromptWants& wants,
+               int cut, const Policy& dense, int n_threads = 1) {
+    for (int begin = cells.begin; begin < cells.end; begin += cut) {
+      const int n = std::min(cut, cells.end - begin);
+      CONDENSE_CHECK(n > 1);
+      std::vector<float> q, out(static_cast<size_t>(n) * kHeads * kDim);
+      std::vector<uint16_t> mask(static_cast<size_t>(n) * n_rows_, kF16MinusInf);
+      for (int i = 0; i < n; ++i) {
+        Append(sequence, begin + i, token + begin + i);
+        const std::vector<float> one = QueryOf(sequence);
+        q.insert(q.end(), one.begin(), one.end());
+        for (int cell : sequence.cells) mask[static_cast<size_t>(i) * n_rows_ + cell] = 0;
+      }
+      AttentionNode node = Node(sequence.stream, q, mask, out);
+      node.n_rows = n;
+      node.prompt_wants = &wants;
+      AttentionSink sink;
+      ComputeAttention(node, cache_, dense, n_threads, sink);
+    }
+  }
+
+  // As the C interface's forget.
+  void Forget() { cache_.Forget(); }
+
   RowMask Visible(const Sequence& sequence) const {
     RowMask visible(BlocksFor(n_rows_), 0);
     for (int cell : sequence.cells) AddRow(visible, cell);
@@ -141,23 +167,12 @@ class Host {
       std::copy(one.begin(), one.end(), q.begin() + i * kHeads * kDim);
       for (int cell : sequences[i]->cells) mask[static_cast<size_t>(i) * n_rows_ + cell] = 0;
     }
-    AttentionNode node;
+    AttentionNode node = Node(sequences[0]->stream, q, mask, out);
     const bool streams = n_streams_ > 1;
     node.layer = layer;
     node.n_streams = streams ? n : 1;
     node.n_rows = streams ? 1 : n;
-    node.first_stream = sequences[0]->stream;
-    node.n_query_heads = kHeads;
-    node.q = reinterpret_cast<const std::byte*>(q.data());
-    node.q_head = sizeof(float) * kDim;
-    node.q_row = node.q_stream = sizeof(float) * kDim * kHeads;
-    node.kv = View(sequences[0]->stream);
-    node.k_stream = node.v_stream = StreamBytes();
-    node.mask = reinterpret_cast<const std::byte*>(mask.data());
-    node.mask_row = node.mask_stream = node.mask_head = 2 * static_cast<size_t>(n_rows_);
     node.mask_streams = node.n_streams;
-    node.scale = 0.125f;
-    node.out = out.data();
     AttentionSink sink;
     std::vector<StepCount> counts;
     sink.on_step = [&](const StepCount& count) { counts.push_back(count); };
@@ -209,6 +224,23 @@ class Host {
   const CodeIndex& codes(int stream = 0) { return cache_.Stream(stream).codes; }
 
  private:
+  // q, out: [row][kHeads, kDim]; mask: [row][n_rows_]. All borrowed.
+  AttentionNode Node(int stream, const std::vector<float>& q, const std::vector<uint16_t>& mask,
+                     std::vector<float>& out) const {
+    AttentionNode node;
+    node.first_stream = stream;
+    node.n_query_heads = kHeads;
+    node.q = reinterpret_cast<const std::byte*>(q.data());
+    node.q_head = sizeof(float) * kDim;
+    node.q_row = node.q_stream = sizeof(float) * kDim * kHeads;
+    node.kv = View(stream);
+    node.k_stream = node.v_stream = StreamBytes();
+    node.mask = reinterpret_cast<const std::byte*>(mask.data());
+    node.mask_row = node.mask_stream = node.mask_head = 2 * static_cast<size_t>(n_rows_);
+    node.scale = 0.125f;
+    node.out = out.data();
+    return node;
+  }
   size_t StreamBytes() const { return static_cast<size_t>(n_rows_) * kKvHeads * kDim * 2; }
 
   int n_rows_, n_streams_;

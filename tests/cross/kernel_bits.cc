@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/codes_case.h"
+#include "kernels/column_sums.h"
 #include "kernels/moments.h"
 #include "kernels/quantize.h"
 #include "kernels/summary.h"
@@ -151,12 +152,30 @@ uint64_t CopiesBits(KvType type, int dim) {
   return hash.value();
 }
 
+// A chunk's logits as shares, added up over its queries.
+uint64_t ColumnSumsBits(const KernelCase& shape) {
+  Hash hash;
+  KernelData data(shape);
+  AttendChunk(data.args());
+  const size_t n = static_cast<size_t>(data.args().n_blocks) * kBlockRows;
+  std::vector<float> logits(data.args().n_queries * n), sums(n, 0.0f);
+  RowLogits(data.args(), logits.data());
+  for (size_t i = 0; i < data.max.size(); ++i) {
+    if (data.sum[i] > 0) AddShares(logits.data() + i * n, n, data.max[i], data.sum[i], sums.data());
+  }
+  hash.Add(sums);
+  return hash.value();
+}
+
 void PrintTarget(const std::string& target) {
   const auto print = [&](const std::string& name, uint64_t bits) {
     std::printf("%s\t%s\t%016llx\n", target.c_str(), name.c_str(),
                 static_cast<unsigned long long>(bits));
   };
-  for (const KernelCase& shape : KernelCases()) print(shape.Name(), AttentionBits(shape));
+  for (const KernelCase& shape : KernelCases()) {
+    print(shape.Name(), AttentionBits(shape));
+    print("column sums, " + shape.Name(), ColumnSumsBits(shape));
+  }
   for (int dim : {64, 96, 128, 256}) {
     for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0})
       print("summaries, " + std::to_string(dim) + " " + KvTypeName(type), SummaryBits(type, dim));

@@ -1,0 +1,172 @@
+#include "attention/prompt_pass.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/step.h"
+#include "base/row_mask.h"
+#include "kernels/attend.h"
+#include "kernels/column_sums.h"
+
+namespace condense {
+namespace {
+
+constexpr int kTileQueries = 96;  // as in layer_attention.cc
+
+// Neighbouring query rows of one prompt.
+struct Run {
+  const AttentionNode& node;
+  const Visibility& visibility;
+  std::span<const PromptRow> rows;
+  const SoftmaxStates& states;
+  KvView view;
+  std::span<const uint16_t> masks;  // [n rows, n_blocks]: what counts of what they see
+
+  int stream() const { return rows.front().stream; }
+  int n_blocks() const { return BlocksFor(view.n_rows); }
+  const uint16_t* Mask(int i) const { return masks.data() + static_cast<size_t>(i) * n_blocks(); }
+};
+
+struct Scratch {
+  std::vector<float> q, logits;
+  std::vector<const uint16_t*> masks, bias;
+};
+
+// The last `window` of `visible`, all of them for 0, to `mask`.
+void CopyLast(std::span<const uint16_t> visible, int window, uint16_t* mask) {
+  if (window == 0) {
+    std::copy(visible.begin(), visible.end(), mask);
+    return;
+  }
+  int left = window;
+  for (size_t b = visible.size(); b-- > 0;) {
+    uint32_t word = visible[b];
+    for (int over = CountBits(word) - left; over > 0; --over) word &= word - 1;
+    left -= CountBits(word);
+    mask[b] = static_cast<uint16_t>(word);
+  }
+}
+
+// Points `args` at rows [first, first + n) of the run over the chunk's blocks; false where they
+// count none of them.
+bool Prepare(const Run& run, int kv_head, int block, int first, int n, Scratch& scratch,
+             AttendArgs& args) {
+  const int group = run.node.n_query_heads / run.view.n_kv_heads, k_dim = run.view.k_dim;
+  scratch.q.resize(static_cast<size_t>(n) * group * k_dim);
+  scratch.masks.resize(static_cast<size_t>(n) * group);
+  scratch.bias.resize(scratch.masks.size());
+  args.n_queries = n * group;
+  bool any = false;
+  for (int i = 0, at = 0; i < n; ++i) {
+    const uint16_t* mask = run.Mask(first + i) + block;
+    any = any || std::any_of(mask, mask + args.n_blocks, [](uint16_t word) { return word != 0; });
+    const int row = run.rows[first + i].row;
+    for (int h = kv_head * group; h < (kv_head + 1) * group; ++h, ++at) {
+      scratch.masks[at] = mask;
+      CopyQuery(run.node, run.stream(), row, h, &scratch.q[static_cast<size_t>(at) * k_dim]);
+      if (run.visibility.has_bias())
+        scratch.bias[at] = run.visibility.Bias(run.stream(), h, row) + block * kBlockRows;
+    }
+  }
+  args.q = scratch.q.data();
+  args.masks = scratch.masks.data();
+  args.bias = run.visibility.has_bias() ? scratch.bias.data() : nullptr;
+  return any;
+}
+
+// The shares of one KV head's queries in one chunk's rows.
+void AddChunk(const Run& run, int kv_head, int chunk, PromptRecord::Sums& sums) {
+  static thread_local Scratch scratch;
+  const int group = run.node.n_query_heads / run.view.n_kv_heads, block = chunk * kChunkBlocks;
+  const int rows_per_tile = std::max(1, kTileQueries / group);
+  AttendArgs args;
+  args.k = run.view.KeyRow(kv_head, block * kBlockRows);
+  args.k_stride = run.view.k_row;
+  args.k_type = run.view.k_type;
+  args.k_dim = run.view.k_dim;
+  args.n_blocks = std::min(kChunkBlocks, run.n_blocks() - block);
+  args.scale = run.node.scale;
+  args.softcap = run.node.softcap;
+  const size_t n_logits = static_cast<size_t>(args.n_blocks) * kBlockRows;
+  const int n_rows = static_cast<int>(run.rows.size());
+  for (int first = 0; first < n_rows; first += rows_per_tile) {
+    const int n = std::min(rows_per_tile, n_rows - first);
+    if (!Prepare(run, kv_head, block, first, n, scratch, args)) continue;
+    scratch.logits.resize(args.n_queries * n_logits);
+    RowLogits(args, scratch.logits.data());
+    for (int i = 0; i < args.n_queries; ++i) {
+      const int head = kv_head * group + i % group;
+      const size_t state =
+          SoftmaxStates::Index(run.node, run.stream(), run.rows[first + i / group].row, head);
+      const float max = run.states.max[state], sum = run.states.sum[state];
+      // Without a number there are no shares; a step of such a cache is dense.
+      if (!std::isfinite(max) || !std::isfinite(sum) || !(sum > 0)) continue;
+      AddShares(scratch.logits.data() + i * n_logits, n_logits, max, sum,
+                sums.heads[head].data() + static_cast<size_t>(block) * kBlockRows);
+    }
+  }
+}
+
+void AddRun(const AttentionNode& node, const Visibility& visibility,
+            std::span<const PromptRow> rows, const SoftmaxStates& states, int n_threads) {
+  static thread_local std::vector<uint16_t> masks;
+  Run run{.node = node,
+          .visibility = visibility,
+          .rows = rows,
+          .states = states,
+          .view = node.kv,
+          .masks = {}};
+  run.view.k += run.stream() * node.k_stream;
+  const int n_blocks = run.n_blocks(), n_chunks = ChunksFor(node.kv.n_rows);
+  masks.resize(rows.size() * n_blocks);
+  run.masks = masks;
+  const std::vector<int>& windows = node.prompt_wants->windows;
+  for (PromptRecord::Sums& sums : rows.front().record->sums) {
+    if (std::find(windows.begin(), windows.end(), sums.window) == windows.end()) continue;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      CopyLast({visibility.Row(run.stream(), 0, rows[i].row), static_cast<size_t>(n_blocks)},
+               sums.window, masks.data() + i * n_blocks);
+    }
+#pragma omp parallel for num_threads(n_threads) schedule(dynamic, 1)
+    for (int job = 0; job < node.kv.n_kv_heads * n_chunks; ++job)
+      AddChunk(run, job % node.kv.n_kv_heads, job / node.kv.n_kv_heads, sums);
+  }
+}
+
+}  // namespace
+
+void TakePromptRows(const AttentionNode& node, const Visibility& visibility, int stream,
+                    std::span<const uint8_t> is_decode, std::span<const int> written,
+                    PromptAttention& prompts, std::vector<PromptRow>& rows) {
+  const PromptWants& wants = *node.prompt_wants;
+  if (visibility.n_mask_heads() != 1 || written.size() != static_cast<size_t>(node.n_rows)) return;
+  KvView view = node.kv;
+  view.k += stream * node.k_stream;
+  const size_t n_blocks = BlocksFor(view.n_rows);
+  prompts.Begin();
+  for (int r = 0; r < node.n_rows; ++r) {
+    if (is_decode[r]) continue;
+    const std::span<const uint16_t> visible(visibility.Row(stream, 0, r), n_blocks);
+    if (written[r] >= view.n_rows || !HasRow(visible, written[r])) continue;
+    PromptRecord& record = prompts.Take(view, wants, node.n_query_heads, written[r], visible);
+    rows.push_back({stream, r, &record});
+    if (record.ring.empty()) continue;
+    PromptRecord::Query& query = record.NextQuery();
+    query.q.resize(static_cast<size_t>(node.n_query_heads) * view.k_dim);
+    for (int h = 0; h < node.n_query_heads; ++h)
+      CopyQuery(node, stream, r, h, &query.q[static_cast<size_t>(h) * view.k_dim]);
+    query.visible.assign(visible.begin(), visible.end());
+  }
+}
+
+void AddColumnSums(const AttentionNode& node, const Visibility& visibility,
+                   std::span<const PromptRow> rows, const SoftmaxStates& states, int n_threads) {
+  if (node.prompt_wants->windows.empty()) return;
+  for (size_t begin = 0, end; begin < rows.size(); begin = end) {
+    end = begin + 1;
+    while (end < rows.size() && rows[end].record == rows[begin].record) ++end;
+    AddRun(node, visibility, rows.subspan(begin, end - begin), states, n_threads);
+  }
+}
+
+}  // namespace condense

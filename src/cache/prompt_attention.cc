@@ -1,0 +1,179 @@
+#include "cache/prompt_attention.h"
+
+#include <cstring>
+
+#include "base/row_mask.h"
+
+namespace condense {
+namespace {
+
+constexpr size_t kMaxRecords = 8;
+
+// Of a KV head that rotates with the block, as the block index does it.
+uint64_t KeyWord(const KvView& view, int row) {
+  uint64_t word;
+  std::memcpy(&word, view.KeyRow(row / kBlockRows % view.n_kv_heads, row), sizeof(word));
+  return word;
+}
+
+bool SameKeys(const PromptRecord& record, const KvView& view) {
+  for (size_t b = 0; b < record.own.size(); ++b) {
+    if (record.own[b] == 0) continue;
+    for (int r = 0; r < kBlockRows; ++r) {
+      const int row = static_cast<int>(b) * kBlockRows + r;
+      if (!HasRow(record.own, row)) continue;
+      if (row >= view.n_rows || KeyWord(view, row) != record.words[row]) return false;
+    }
+  }
+  return true;
+}
+
+template <typename T>
+size_t Bytes(const std::vector<T>& values) {
+  return sizeof(T) * values.capacity();
+}
+
+}  // namespace
+
+void PromptWants::Add(const PromptWants& other) {
+  for (int window : other.windows) {
+    const auto at = std::lower_bound(windows.begin(), windows.end(), window);
+    if (at == windows.end() || *at != window) windows.insert(at, window);
+  }
+  last_queries = std::max(last_queries, other.last_queries);
+}
+
+const PromptRecord::Sums* PromptRecord::SumsOf(int window) const {
+  for (const Sums& of_window : sums) {
+    if (of_window.window == window) return &of_window;
+  }
+  return nullptr;
+}
+
+PromptRecord::Query& PromptRecord::NextQuery() {
+  Query& query = ring[next];
+  next = (next + 1) % static_cast<int>(ring.size());
+  n_last = std::min(n_last + 1, static_cast<int>(ring.size()));
+  return query;
+}
+
+void PromptRecord::Clear() {
+  newest_row = -1;
+  n_queries = n_last = next = 0;
+  unchecked = false;
+  std::fill(own.begin(), own.end(), 0);
+  for (Sums& of_window : sums) {
+    for (std::vector<float>& of_head : of_window.heads)
+      std::fill(of_head.begin(), of_head.end(), 0.0f);
+  }
+}
+
+size_t PromptRecord::bytes() const {
+  size_t n = sizeof(*this) + Bytes(words) + Bytes(own) + Bytes(sums) + Bytes(ring);
+  for (const Sums& of_window : sums) {
+    n += Bytes(of_window.heads);
+    for (const std::vector<float>& of_head : of_window.heads) n += Bytes(of_head);
+  }
+  for (const Query& query : ring) n += Bytes(query.q) + Bytes(query.visible);
+  return n;
+}
+
+void PromptAttention::MarkWritten(int row) {
+  const size_t block = static_cast<size_t>(row) / kBlockRows;
+  for (PromptRecord& record : records_) {
+    if (record.newest_row < 0) continue;
+    if (record.newest_row == row) {
+      record.Clear();
+      continue;
+    }
+    if (block < record.own.size())
+      record.own[block] = static_cast<uint16_t>(record.own[block] & ~(1u << (row % kBlockRows)));
+    for (PromptRecord::Sums& of_window : record.sums) {
+      for (std::vector<float>& of_head : of_window.heads) {
+        if (static_cast<size_t>(row) < of_head.size()) of_head[row] = 0.0f;
+      }
+    }
+  }
+}
+
+void PromptAttention::Forget() {
+  for (PromptRecord& record : records_) record.unchecked = true;
+}
+
+PromptRecord* PromptAttention::Match(const KvView& view, std::span<const uint16_t> visible) {
+  PromptRecord* best = nullptr;
+  for (PromptRecord& record : records_) {
+    const int row = record.newest_row;
+    if (row < 0 || static_cast<size_t>(row) / kBlockRows >= visible.size()) continue;
+    if (!HasRow(visible, row)) continue;
+    if (record.unchecked && !SameKeys(record, view)) {
+      record.Clear();
+      continue;
+    }
+    record.unchecked = false;
+    if (best == nullptr || record.n_queries > best->n_queries) best = &record;
+  }
+  if (best != nullptr) best->last_used = clock_;
+  return best;
+}
+
+// A record without queries, or else the one that was not used for longest, if not in this node.
+PromptRecord& PromptAttention::New() {
+  PromptRecord* oldest = nullptr;
+  for (PromptRecord& record : records_) {
+    if (record.newest_row < 0) {
+      record.last_used = clock_;
+      return record;
+    }
+    if (oldest == nullptr || record.last_used < oldest->last_used) oldest = &record;
+  }
+  if (records_.size() < kMaxRecords || oldest->last_used == clock_) {
+    records_.emplace_back();
+    oldest = &records_.back();
+  } else {
+    oldest->Clear();
+  }
+  oldest->last_used = clock_;
+  return *oldest;
+}
+
+PromptRecord& PromptAttention::Take(const KvView& view, const PromptWants& wants, int n_query_heads,
+                                    int row, std::span<const uint16_t> visible) {
+  PromptRecord* found = Match(view, visible);
+  PromptRecord& record = found != nullptr ? *found : New();
+  const size_t n_rows = visible.size() * kBlockRows;
+  for (int window : wants.windows) {
+    if (record.SumsOf(window) == nullptr) record.sums.push_back({window, {}});
+  }
+  for (PromptRecord::Sums& of_window : record.sums) {
+    of_window.heads.resize(n_query_heads);
+    for (std::vector<float>& of_head : of_window.heads) {
+      if (of_head.size() < n_rows) of_head.resize(n_rows, 0.0f);
+    }
+  }
+  if (record.ring.size() != static_cast<size_t>(wants.last_queries)) {
+    record.ring.assign(wants.last_queries, {});
+    record.next = record.n_last = 0;
+  }
+  if (record.words.size() < n_rows) {
+    record.words.resize(n_rows, 0);
+    record.own.resize(visible.size(), 0);
+  }
+  record.words[row] = KeyWord(view, row);
+  AddRow(record.own, row);
+  record.newest_row = row;
+  ++record.n_queries;
+  return record;
+}
+
+const PromptRecord* PromptAttention::Find(const KvView& view, std::span<const uint16_t> visible) {
+  return Match(view, visible);
+}
+
+size_t PromptAttention::bytes() const {
+  size_t n = 0;
+  for (const PromptRecord& record : records_) n += record.bytes();
+  return n;
+}
+
+}  // namespace condense

@@ -1,0 +1,103 @@
+// What a prompt's queries made of the rows of one stream: for policies that ask for it (H2O,
+// SnapKV, TOVA, InfLLM). Column sums, that is the softmax shares that each row got from the
+// prompt's queries, and the queries of its last rows. attention/prompt_pass.h fills it; a policy
+// reads it.
+//
+// A prompt is known by the row of its newest query: whoever sees that row goes on from there. Rows
+// taken back take the whole prompt with them, since their queries' shares can't be told apart any
+// more. Rows that change unseen are found by eight bytes of each stored key.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <span>
+#include <vector>
+
+#include "cache/kv_view.h"
+
+namespace condense {
+
+// What policies want kept of prompts. Costs: docs/POLICIES.md, "Attention of the prompt".
+struct PromptWants {
+  // Ascending. 0: sums over all queries; w: over those queries that see the row among the last w.
+  std::vector<int> windows;
+  int last_queries = 0;  // so many of the last rows' queries
+
+  void Add(const PromptWants& other);
+  bool empty() const { return windows.empty() && last_queries == 0; }
+  bool operator==(const PromptWants&) const = default;
+};
+
+struct PromptRecord {
+  // A query row of the prompt's end.
+  struct Query {
+    std::vector<float> q;           // [n_query_heads, k_dim]
+    std::vector<uint16_t> visible;  // by block: the rows it saw
+  };
+  struct Sums {
+    int window = 0;
+    std::vector<std::vector<float>> heads;  // [n_query_heads][rows, whole blocks]
+  };
+
+  int newest_row = -1;  // of its queries; -1: none
+  int n_queries = 0;
+  std::vector<Sums> sums;
+  std::vector<Query> ring;      // the last queries
+  int next = 0;                 // of the ring, to be overwritten
+  int n_last = 0;               // valid ones, at most ring.size()
+  std::vector<uint64_t> words;  // by row, whole blocks: eight bytes of the key of a query's own row
+  std::vector<uint16_t> own;    // by block: rows with a word
+  bool unchecked = false;       // the cache may have been written behind the graph's back since
+  uint64_t last_used = 0;
+
+  // Null where these sums were not asked for.
+  const Sums* SumsOf(int window) const;
+  // What a row got of one query head; 0 for rows that no query saw.
+  static float Sum(const Sums& sums, int head, int row) {
+    const std::vector<float>& of_head = sums.heads[head];
+    return static_cast<size_t>(row) < of_head.size() ? of_head[row] : 0.0f;
+  }
+  // The i-th of the last queries, oldest first, i < n_last.
+  const Query& LastQuery(int i) const {
+    return ring[(static_cast<size_t>(next) + ring.size() - n_last + i) % ring.size()];
+  }
+  // The slot of the next query, of a ring that is not empty.
+  Query& NextQuery();
+  void Clear();
+  size_t bytes() const;
+};
+
+class PromptAttention {
+ public:
+  // A row whose content was just written: nothing is known of it any more.
+  void MarkWritten(int row);
+  // The cache may have been written behind the graph's back: records are compared with the stored
+  // keys before they are used again.
+  void Forget();
+
+  // Begins a node's rows: records in use from here on are not given up before the next Begin.
+  void Begin() { ++clock_; }
+  // A query of a prompt, in the order of the prompt's rows: `row` is its own, `visible` what it
+  // sees. Returns the prompt's record, made where none goes on, with room for what is wanted; the
+  // caller adds sums and query.
+  PromptRecord& Take(const KvView& view, const PromptWants& wants, int n_query_heads, int row,
+                     std::span<const uint16_t> visible);
+
+  // The record of the prompt that a query which sees `visible` follows; null where none was taken
+  // in, or it does not hold any more.
+  const PromptRecord* Find(const KvView& view, std::span<const uint16_t> visible);
+
+  // Memory.
+  size_t bytes() const;
+
+ private:
+  PromptRecord* Match(const KvView& view, std::span<const uint16_t> visible);
+  PromptRecord& New();
+
+  std::list<PromptRecord> records_;
+  uint64_t clock_ = 1;
+};
+
+}  // namespace condense
