@@ -22,8 +22,8 @@
 extern "C" {
 #endif
 
-#define CONDENSE_API_VERSION 1
-#define CONDENSE_API_NAME "condense_api_v1"
+#define CONDENSE_API_VERSION 2
+#define CONDENSE_API_NAME "condense_api_v2"
 #define CONDENSE_MAX_LAYERS 512
 
 /* Why a one-row attention step was computed dense although the policy is sparse. */
@@ -82,6 +82,9 @@ struct condense_observation {
                            rounding. Where some rows' keys are read and not their values, o_sparse
                            in the bracket on the right has their values, and what took their place
                            is accounted for */
+  const uint16_t* row_words; /* bit r % 16 of word r / 16: the key of cache row r is read; valid
+                                during the call */
+  int32_t n_row_words;
 };
 typedef void (*condense_observer)(const struct condense_observation* observations, size_t n,
                                   void* user);

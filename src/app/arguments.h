@@ -25,9 +25,11 @@ struct DecodeFlags {
 
 struct CompareFlags {
   DecodeFlags decode;
-  int64_t offset = 0;         // tokens of the text before the prompt
-  int64_t prompt_tokens = 0;  // 0: all, but for a continuation held back
-  std::vector<std::string> policies;
+  int64_t offset = 0;                   // tokens of the text before the prompt
+  int64_t prompt_tokens = 0;            // 0: all, but for a continuation held back
+  std::vector<std::string> policies;    // specs
+  std::vector<std::string> grid_names;  // --policies: names, or "all"; each at every budget
+  std::vector<double> budgets = {0.02, 0.05, 0.1, 0.2};  // shares of dense's bytes
   int n_generate = 128;
   std::string records, report;
   int speed_pairs = 5;

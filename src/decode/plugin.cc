@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kLibraryName = "libggml-condense.so";
 constexpr const char* kFallbackNames[CONDENSE_FALLBACK_COUNT] = {"short", "nan", "bias", "layer",
-                                                                 "budget"};
+                                                                 "budget", "untracked"};
 
 }  // namespace
 
