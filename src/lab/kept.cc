@@ -61,7 +61,8 @@ PolicyRecord ReadPolicy(const Json& json) {
   record.kv_read_share = Figure(json, "kv_read_share");
   record.unique_rows_per_kv_head = Figure(json, "unique_rows_per_kv_head");
   record.sparse_steps = json.value("sparse_steps", uint64_t{0});
-  for (const auto& [reason, count] : json.value("fallbacks", Json::object()).items()) {
+  const Json fallbacks = json.value("fallbacks", Json::object());
+  for (const auto& [reason, count] : fallbacks.items()) {
     record.fallbacks[reason] = count.get<uint64_t>();
   }
   record.select_share = Share(json, "select_share");

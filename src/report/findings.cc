@@ -16,7 +16,8 @@ namespace {
 class Names {
  public:
   std::string operator()(const PolicyRow& row) {
-    if (!row.is_sparse()) return SpecHtml(row.policy);
+    // A letter of a grid stands for all budgets.
+    if (!row.is_sparse() || row.budget) return SpecHtml(row.policy);
     std::string name = fmt::format("<b class=\"key c{}\">{}</b>", row.colour + 1, row.key);
     if (named_.insert(row.policy).second) name += "&nbsp;" + SpecHtml(row.policy);
     return name;
