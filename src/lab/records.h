@@ -83,7 +83,7 @@ struct LayerRecord {
   double omitted_mass_mean = 0, omitted_mass_max = 0;  // over decisions and query heads
   double bound_mean = 0;                               // E_l, mean over decisions
   double read_share = 1, unique_rows = 0;              // unique rows: a KV head and step
-  std::vector<double> omitted_mass_heads;              // by query head, mean over decisions
+  std::vector<double> omitted_mass_heads{};            // by query head, mean over decisions
 };
 
 // Which rows were read over time, as characters: lab/row_map.h.

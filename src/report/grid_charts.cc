@@ -167,9 +167,14 @@ void AddPareto(const RunView& view, const Measure& measure, std::vector<Chart>& 
   y = {y.low / 1.5, y.high * 1.5};
   PlaceLetters(points, x, y);
   Json front = Front(points);
-  for (Json& point : points)
-    point["front"] = std::any_of(front.begin(), front.end(),
-                                 [&](const Json& at) { return at["label"] == point["label"]; });
+  for (size_t i = 0; i < front.size(); ++i) {
+    const double share = front[i]["share"];
+    // Of steps at nearly the same bytes the best is named.
+    const bool passed = i + 1 < front.size() && front[i + 1]["share"] < 1.05 * share;
+    front[i]["shown"] = passed ? Json("") : front[i]["label"];
+    // A name to the left of its point would run over the axis here.
+    front[i]["edge"] = x.Place(share, kPlotWidth) < kPlotWidth / 4;
+  }
   Chart chart{.id = view.id + "-" + measure.id,
               .title = measure.title,
               .caption = fmt::format(
