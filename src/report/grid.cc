@@ -56,12 +56,23 @@ std::string PplChange(const Json& line) {
   return out;
 }
 
+// Steps that ran dense make a row read more than was asked for.
+std::string DenseSteps(const Json& line) {
+  const auto sparse = Number(line, "sparse_steps");
+  double dense = 0;
+  if (const auto it = line.find("fallbacks"); it != line.end() && it->is_object())
+    for (const auto& [reason, count] : it->items()) dense += count.get<double>();
+  if (!sparse || dense == 0) return "";
+  return fmt::format("<span class=\"interval\">{} of steps dense</span>",
+                     FormatPercent(dense / (dense + *sparse)));
+}
+
 std::string Figures(const RunView& view, const PolicyRow& row) {
   const Json* of_teacher = row.Line(view.MainTeacher());
   const Json& line = of_teacher ? *of_teacher : row.Main();
   std::string out;
   for (const std::string& cell : {
-           FigureHtml(line, "kv_read_share", FormatPercent),
+           FigureHtml(line, "kv_read_share", FormatPercent) + DenseSteps(line),
            FigureHtml(line, "n_decisions", FormatCount),
            FigureHtml(line, "tf_match", FormatPercent) +
                IntervalHtml(line, "tf_match_low", "tf_match_high", FormatPercent),
