@@ -176,6 +176,44 @@ CLI::App* AddRun(CLI::App& app, RunFlags& flags) {
   return run;
 }
 
+CLI::App* AddProbe(CLI::App& app, ProbeFlags& flags) {
+  CLI::App* probe = app.add_subcommand("probe", "measure attention inside one decision");
+  CLI::App* mass = probe->add_subcommand(
+      "mass",
+      "attention mass that a policy's rows hold, by layer, beside the rows always read and the "
+      "heaviest blocks; the identity of omitted mass, its bound and the margin condition");
+  AddModel(mass, flags.decode);
+  mass->add_option("-f,--file", flags.decode.file,
+                   "the text; default: the GPL-3 of /usr/share/common-licenses")
+      ->type_name("FILE");
+  mass->add_option("--offset", flags.offset, "tokens of the text to skip")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  mass->add_option("--prompt-tokens", flags.prompt_tokens,
+                   "tokens before the probe, which is the text's next one")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->capture_default_str();
+  mass->add_option("--policy", flags.policy, "a policy with distant blocks, by blocks= or tokens=")
+      ->type_name("SPEC")
+      ->capture_default_str();
+  mass->add_option("--layers", flags.layers, "layers to probe; default: all")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("L,L");
+  mass->add_option("-n,--decisions", flags.n_decisions,
+                   "decisions on which identity, bound and margins are checked")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("N")
+      ->capture_default_str();
+  AddCache(mass, flags.decode);
+  mass->add_option("--json", flags.json, "write every figure as JSON Lines")
+      ->type_name("OUT.jsonl");
+  return probe;
+}
+
 // "2%,5%" as shares; sets `wrong` to what is wrong with it.
 std::vector<double> ReadBudgets(const std::vector<std::string>& texts, std::string& wrong) {
   std::vector<double> shares;
@@ -274,6 +312,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   std::vector<std::string> budget_texts;
   const CLI::App* compare = AddCompare(app, arguments.compare, budget_texts);
   const CLI::App* run = AddRun(app, arguments.run);
+  const CLI::App* probe = AddProbe(app, arguments.probe);
   const CLI::App* bench = AddBench(app, arguments.bench);
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
@@ -334,6 +373,12 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     if (!wrong.empty()) return Error{wrong};
   } else if (run->parsed()) {
     arguments.command = Arguments::Command::kRun;
+  } else if (probe->parsed()) {
+    if (probe->get_subcommands().empty()) {
+      return Error{fmt::format("give a probe: {} (`condense probe --help` tells more)",
+                               JoinNames(SubcommandNames(*probe)))};
+    }
+    arguments.command = Arguments::Command::kProbe;
   } else if (bench->parsed()) {
     if (bench->get_subcommands().empty()) {
       return Error{fmt::format("give a benchmark: {} (`condense bench --help` tells more)",
@@ -350,7 +395,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = general_help;
   } else {
     return Error{
-        "give a command: compare, run, bench, env, policies or info (`condense help` tells more)"};
+        "give a command: compare, run, probe, bench, env, policies or info (`condense help` tells "
+        "more)"};
   }
   return arguments;
 }

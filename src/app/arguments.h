@@ -45,10 +45,22 @@ struct RunFlags {
   int64_t seed = -1;  // -1: a new one each time
 };
 
+// `probe mass`.
+struct ProbeFlags {
+  DecodeFlags decode;
+  int64_t offset = 0;
+  int64_t prompt_tokens = 2041;  // with the probe itself, 2,042 rows
+  std::string policy = "mean:blocks=2";
+  std::vector<int> layers;  // empty: all
+  int n_decisions = 32;
+  std::string json;
+};
+
 struct Arguments {
   enum class Command {
     kCompare,
     kRun,
+    kProbe,
     kBench,
     kEnv,
     kPolicies,
@@ -57,6 +69,7 @@ struct Arguments {
   } command = Command::kText;
   CompareFlags compare;
   RunFlags run;
+  ProbeFlags probe;
   BenchFlags bench;
   std::string env_policy;
   DecodeFlags info;

@@ -15,8 +15,8 @@ namespace condense {
 
 // One policy at one budget.
 struct CompareCell {
-  std::string policy;            // canonical spec
-  std::string name;              // the policy's
+  std::string policy;              // canonical spec
+  std::string name;                // the policy's
   std::optional<double> budget{};  // share of dense's bytes asked for by --budgets
   // The budget is a share that the policy itself solves for at every step (its key `budget`).
   bool solves_budget = false;

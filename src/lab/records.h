@@ -128,11 +128,11 @@ class RecordWriter {
   Status Write(const Record& record) {
     return WriteLine(ToJson(record));
   }
+  Status WriteLine(const Json& json);
   const std::string& path() const { return path_; }
 
  private:
   explicit RecordWriter(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
-  Status WriteLine(const Json& json);
 
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }

@@ -175,14 +175,16 @@ void AddPareto(const RunView& view, const Measure& measure, std::vector<Chart>& 
     // A name to the left of its point would run over the axis here.
     front[i]["edge"] = x.Place(share, kPlotWidth) < kPlotWidth / 4;
   }
-  Chart chart{.id = view.id + "-" + measure.id,
-              .title = measure.title,
-              .caption = fmt::format(
-                  "{} Letters: the policies, as above; the thick steps: the Pareto front, named. "
-                  "The dashed line is the control, dense attention against itself; dense itself, "
-                  "at zero, has no place on the axis.",
-                  measure.caption),
-              .spec = Spec("pareto.vl.json")};
+  Chart chart{
+      .id = view.id + "-" + measure.id,
+      .title = measure.title,
+      .caption = fmt::format(
+          "{} Letters: the policies, as above; the thick steps: the Pareto front, named. "
+          "The dashed line is the control, dense attention against itself; dense itself, "
+          "at zero, has no place on the axis. A policy that reads all keys to choose stands far to "
+          "the right.",
+          measure.caption),
+      .spec = Spec("pareto.vl.json")};
   chart.table = TableHtml(chart.title,
                           {{"Policy", "label", FormatNumber},
                            {"KV bytes read", "share", FormatPercent},
