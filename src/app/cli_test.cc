@@ -111,6 +111,9 @@ TEST_F(CliTest, Policies) {
   ExpectRefused({"compare", "--policies", "mean,quset"}, "did you mean 'quest'?");
   ExpectRefused({"compare", "--policies", "mean", "--budgets", "5"}, "'5' is no share");
   ExpectRefused({"compare", "--budgets", "5%"}, "--policies");
+  ExpectRefused({"probe", "mass", "--policy", "mean:budget=5%"}, "with blocks= or tokens=");
+  ExpectRefused({"probe", "mass", "--policy", "dense"}, "dense_layers");
+  ExpectRefused({"probe"}, "give a probe: mass");
   ExpectRefused({"env", "--policy", "nothing:at=all"}, "nothing");
   const Outcome list = Run({"policies"});
   EXPECT_EQ(list.code, 0) << list.err;

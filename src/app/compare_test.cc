@@ -255,6 +255,47 @@ TEST_F(CompareTest, StopKeepsFinishedRows) {
   EXPECT_THAT(ReadBytes(Path("r.html")), HasSubstr("control"));
 }
 
+TEST_F(CompareTest, ProbeFindsMassAndChecksItsIdentity) {
+  const Outcome outcome =
+      Start({"probe", "mass", "--prompt-tokens", "600", "--policy", "mean:blocks=4", "--layers",
+             "0,12,29", "-n", "4", "--json", Path("p.jsonl")})
+          .Wait();
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("oracle:blocks=4"));
+  int n_layers = 0, n_heads = 0, n_steps = 0;
+  for (const json& record : Records(Path("p.jsonl"))) {
+    if (record["record"] == "layer_mass") {
+      ++n_layers;
+      EXPECT_EQ(record["n_heads"], 9);
+      EXPECT_GT(record["base"], 0.0);
+      EXPECT_GE(record["policy"], record["base"]);
+      EXPECT_LE(record["policy"], record["oracle"].get<double>() + 1e-6);
+      EXPECT_LT(record["oracle"], 1.0);
+      EXPECT_GT(record["policy_recall"], 0.0);
+      EXPECT_LE(record["oracle_recall"], 1.0);
+    }
+    if (record["record"] == "head_identity") {
+      ++n_heads;
+      EXPECT_LT(record["identity_max"], 1e-4) << record;
+    }
+    if (record["record"] == "layer_identity") {
+      EXPECT_EQ(record["n_bound_broken"], 0);
+      EXPECT_LE(record["error_mean"], record["bound_mean"]);
+    }
+    if (record["record"] == "step") {
+      ++n_steps;
+      const bool held = record["delta"] < record["margin_dense"].get<double>() / 2;
+      EXPECT_TRUE(!held || record["match"]) << "the margin condition is sufficient";
+    }
+  }
+  EXPECT_EQ(n_layers, 3);
+  EXPECT_EQ(n_heads, 30 * 9);
+  EXPECT_EQ(n_steps, 4);
+  const Outcome none = Start({"probe", "mass", "--prompt-tokens", "200", "--layers", "30"}).Wait();
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("no layer 30"));
+}
+
 TEST_F(CompareTest, RunIsGreedyAndRepeatable) {
   const std::vector<std::string> arguments = {"run",
                                               "-f",
