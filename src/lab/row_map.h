@@ -3,12 +3,11 @@
 // layers and query heads, was read.
 #pragma once
 
-#include <condense/condense.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "decode/plugin.h"
 #include "lab/records.h"
 
 namespace condense {
