@@ -36,6 +36,7 @@ help:
 run:
 	@scripts/setup.sh run
 	@$(MAKE) build TARGETS='--target condense ggml-condense'
+	@rm -f build/records.jsonl
 	$(RELEASE)/bin/condense compare --report build/report.html --records build/records.jsonl $(ARGS)
 	@echo 'report: $(CURDIR)/build/report.html'
 

@@ -22,8 +22,8 @@
 extern "C" {
 #endif
 
-#define CONDENSE_API_VERSION 1
-#define CONDENSE_API_NAME "condense_api_v1"
+#define CONDENSE_API_VERSION 2
+#define CONDENSE_API_NAME "condense_api_v2"
 #define CONDENSE_MAX_LAYERS 512
 
 /* Why a one-row attention step was computed dense although the policy is sparse. */
@@ -75,13 +75,16 @@ struct condense_observation {
   int32_t visible_rows, rows_read;
   float omitted_mass; /* epsilon: full attention weight of the rows whose key is not read, in [0, 1]
                        */
-  float value_norm_max; /* largest |v| among the visible rows of this KV head */
-  float output_error;   /* |o_full - o_sparse| */
-  float output_norm;    /* |o_full| */
-  float identity_error; /* |(o_full - o_sparse) - epsilon (o_dropped - o_sparse)|: 0 but for
-                           rounding. Where some rows' keys are read and not their values, o_sparse
-                           in the bracket on the right has their values, and what took their place
-                           is accounted for */
+  float value_norm_max;      /* largest |v| among the visible rows of this KV head */
+  float output_error;        /* |o_full - o_sparse| */
+  float output_norm;         /* |o_full| */
+  float identity_error;      /* |(o_full - o_sparse) - epsilon (o_dropped - o_sparse)|: 0 but for
+                                rounding. Where some rows' keys are read and not their values, o_sparse
+                                in the bracket on the right has their values, and what took their place
+                                is accounted for */
+  const uint16_t* row_words; /* bit r % 16 of word r / 16: the key of cache row r is read; valid
+                                during the call */
+  int32_t n_row_words;
 };
 typedef void (*condense_observer)(const struct condense_observation* observations, size_t n,
                                   void* user);

@@ -68,6 +68,23 @@ TEST(Arguments, CompareFlags) {
   EXPECT_EQ(flags.report, "r.html");
 }
 
+TEST(Arguments, PoliciesAtBudgets) {
+  const Result<Arguments> parsed =
+      Parse({"compare", "--policies", "mean,quest", "--budgets", "2%,7.5%", "--policy", "sink"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error();
+  EXPECT_EQ(parsed->compare.grid_names, (std::vector<std::string>{"mean", "quest"}));
+  EXPECT_EQ(parsed->compare.policies, (std::vector<std::string>{"sink"}));
+  EXPECT_EQ(parsed->compare.budgets, (std::vector<double>{0.02, 0.075}));
+  EXPECT_EQ(Parse({"compare", "--policies", "all"})->compare.budgets,
+            (std::vector<double>{0.02, 0.05, 0.1, 0.2}));
+  for (const char* wrong : {"2", "0%", "101%", "5%,x", "nan%"}) {
+    const Result<Arguments> refused = Parse({"compare", "--policies", "all", "--budgets", wrong});
+    ASSERT_FALSE(refused.ok()) << wrong;
+    EXPECT_THAT(refused.error(), HasSubstr("write 0.01% to 100%"));
+  }
+  EXPECT_THAT(Parse({"compare", "--budgets", "2%"}).error(), HasSubstr("--policies"));
+}
+
 TEST(Arguments, RunFlagsAndDefaults) {
   const Result<Arguments> parsed =
       Parse({"run", "-p", "hi", "-s", "7", "--temp", "0.5", "--top-k", "3", "--raw", "-v"});

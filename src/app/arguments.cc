@@ -70,7 +70,7 @@ void AddCache(CLI::App* app, DecodeFlags& flags) {
       ->capture_default_str();
 }
 
-CLI::App* AddCompare(CLI::App& app, CompareFlags& flags) {
+CLI::App* AddCompare(CLI::App& app, CompareFlags& flags, std::vector<std::string>& budget_texts) {
   CLI::App* compare = app.add_subcommand(
       "compare", "decode dense and sparse side by side and measure the difference");
   AddModel(compare, flags.decode);
@@ -93,18 +93,38 @@ CLI::App* AddCompare(CLI::App& app, CompareFlags& flags) {
       ->type_name("N");
   compare
       ->add_option("--policy", flags.policies,
-                   "a policy to compare, once for each (`condense policies` lists them); default: "
-                   "condense at two sizes, mean at four, quest")
+                   "a policy to compare, once for each (`condense policies` lists them); default, "
+                   "without --policies: condense at two sizes, mean at four, quest")
       ->type_name("SPEC")
       ->type_size(1)
       ->allow_extra_args(false);
+  CLI::Option* policies =
+      compare
+          ->add_option("--policies", flags.grid_names,
+                       "policies to compare at each of --budgets, or all. One without the key "
+                       "budget= is told tokens= or window= so that it reads that share of the rows "
+                       "visible on average; one with neither runs once. What cannot run is listed "
+                       "with the reason")
+          ->type_name("all|NAME,NAME")
+          ->delimiter(',')
+          ->allow_extra_args(false);
+  compare
+      ->add_option("--budgets", budget_texts,
+                   "shares of the K + V bytes that dense attention reads; default: 2%,5%,10%,20%")
+      ->type_name("P%,P%")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->needs(policies);
   compare
       ->add_option("-n,--predict", flags.n_generate,
                    "tokens to generate: 1 by the prefill, the rest decisions")
       ->type_name("N")
       ->capture_default_str();
   AddCache(compare, flags.decode);
-  compare->add_option("--records", flags.records, "write every figure as JSON Lines")
+  compare
+      ->add_option("--records", flags.records,
+                   "write every figure as JSON Lines. Rows that the file holds of the same run are "
+                   "read and not run again, so a stopped command goes on where it was")
       ->type_name("OUT.jsonl");
   compare->add_option("--report", flags.report, "write one self-contained HTML page")
       ->type_name("OUT.html");
@@ -154,6 +174,61 @@ CLI::App* AddRun(CLI::App& app, RunFlags& flags) {
       ->type_name("SEED")
       ->capture_default_str();
   return run;
+}
+
+CLI::App* AddProbe(CLI::App& app, ProbeFlags& flags) {
+  CLI::App* probe = app.add_subcommand("probe", "measure attention inside one decision");
+  CLI::App* mass = probe->add_subcommand(
+      "mass",
+      "attention mass that a policy's rows hold, by layer, beside the rows always read and the "
+      "heaviest blocks; the identity of omitted mass, its bound and the margin condition");
+  AddModel(mass, flags.decode);
+  mass->add_option("-f,--file", flags.decode.file,
+                   "the text; default: the GPL-3 of /usr/share/common-licenses")
+      ->type_name("FILE");
+  mass->add_option("--offset", flags.offset, "tokens of the text to skip")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  mass->add_option("--prompt-tokens", flags.prompt_tokens,
+                   "tokens before the probe, which is the text's next one")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->capture_default_str();
+  mass->add_option("--policy", flags.policy, "a policy with distant blocks, by blocks= or tokens=")
+      ->type_name("SPEC")
+      ->capture_default_str();
+  mass->add_option("--layers", flags.layers, "layers to probe; default: all")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("L,L");
+  mass->add_option("-n,--decisions", flags.n_decisions,
+                   "decisions on which identity, bound and margins are checked")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("N")
+      ->capture_default_str();
+  AddCache(mass, flags.decode);
+  mass->add_option("--json", flags.json, "write every figure as JSON Lines")
+      ->type_name("OUT.jsonl");
+  return probe;
+}
+
+// "2%,5%" as shares; sets `wrong` to what is wrong with it.
+std::vector<double> ReadBudgets(const std::vector<std::string>& texts, std::string& wrong) {
+  std::vector<double> shares;
+  for (const std::string& text : texts) {
+    const Result<double> percent = ParsePercent(text);
+    if (!percent.ok() || percent.value() < 0.01 || percent.value() > 100) {
+      wrong = fmt::format(
+          "--budgets: {} is no share of dense's bytes: write 0.01% to 100%, as in "
+          "--budgets 2%,5%,10%",
+          Quote(text));
+      return {};
+    }
+    shares.push_back(percent.value() / 100);
+  }
+  return shares;
 }
 
 std::vector<std::string> FlagNames(const CLI::App& app) {
@@ -234,8 +309,10 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   bool version = false;
   app.add_flag("--version", version,
                "versions of Condense, llama.cpp and ggml, and how they were built");
-  const CLI::App* compare = AddCompare(app, arguments.compare);
+  std::vector<std::string> budget_texts;
+  const CLI::App* compare = AddCompare(app, arguments.compare, budget_texts);
   const CLI::App* run = AddRun(app, arguments.run);
+  const CLI::App* probe = AddProbe(app, arguments.probe);
   const CLI::App* bench = AddBench(app, arguments.bench);
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
@@ -291,8 +368,17 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = VersionText();
   } else if (compare->parsed()) {
     arguments.command = Arguments::Command::kCompare;
+    std::string wrong;
+    if (!budget_texts.empty()) arguments.compare.budgets = ReadBudgets(budget_texts, wrong);
+    if (!wrong.empty()) return Error{wrong};
   } else if (run->parsed()) {
     arguments.command = Arguments::Command::kRun;
+  } else if (probe->parsed()) {
+    if (probe->get_subcommands().empty()) {
+      return Error{fmt::format("give a probe: {} (`condense probe --help` tells more)",
+                               JoinNames(SubcommandNames(*probe)))};
+    }
+    arguments.command = Arguments::Command::kProbe;
   } else if (bench->parsed()) {
     if (bench->get_subcommands().empty()) {
       return Error{fmt::format("give a benchmark: {} (`condense bench --help` tells more)",
@@ -309,7 +395,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = general_help;
   } else {
     return Error{
-        "give a command: compare, run, bench, env, policies or info (`condense help` tells more)"};
+        "give a command: compare, run, probe, bench, env, policies or info (`condense help` tells "
+        "more)"};
   }
   return arguments;
 }

@@ -25,9 +25,11 @@ struct DecodeFlags {
 
 struct CompareFlags {
   DecodeFlags decode;
-  int64_t offset = 0;         // tokens of the text before the prompt
-  int64_t prompt_tokens = 0;  // 0: all, but for a continuation held back
-  std::vector<std::string> policies;
+  int64_t offset = 0;                   // tokens of the text before the prompt
+  int64_t prompt_tokens = 0;            // 0: all, but for a continuation held back
+  std::vector<std::string> policies;    // specs
+  std::vector<std::string> grid_names;  // --policies: names, or "all"; each at every budget
+  std::vector<double> budgets = {0.02, 0.05, 0.1, 0.2};  // shares of dense's bytes
   int n_generate = 128;
   std::string records, report;
   int speed_pairs = 5;
@@ -43,10 +45,22 @@ struct RunFlags {
   int64_t seed = -1;  // -1: a new one each time
 };
 
+// `probe mass`.
+struct ProbeFlags {
+  DecodeFlags decode;
+  int64_t offset = 0;
+  int64_t prompt_tokens = 2041;  // with the probe itself, 2,042 rows
+  std::string policy = "mean:blocks=2";
+  std::vector<int> layers;  // empty: all
+  int n_decisions = 32;
+  std::string json;
+};
+
 struct Arguments {
   enum class Command {
     kCompare,
     kRun,
+    kProbe,
     kBench,
     kEnv,
     kPolicies,
@@ -55,6 +69,7 @@ struct Arguments {
   } command = Command::kText;
   CompareFlags compare;
   RunFlags run;
+  ProbeFlags probe;
   BenchFlags bench;
   std::string env_policy;
   DecodeFlags info;

@@ -108,6 +108,12 @@ TEST_F(CliTest, LengthsAndMemory) {
 TEST_F(CliTest, Policies) {
   ExpectRefused({"compare", "--policy", "quset"}, "quest");
   ExpectRefused({"run", "-p", "hi", "--policy", "mean:blokcs=8"}, "blocks");
+  ExpectRefused({"compare", "--policies", "mean,quset"}, "did you mean 'quest'?");
+  ExpectRefused({"compare", "--policies", "mean", "--budgets", "5"}, "'5' is no share");
+  ExpectRefused({"compare", "--budgets", "5%"}, "--policies");
+  ExpectRefused({"probe", "mass", "--policy", "mean:budget=5%"}, "with blocks= or tokens=");
+  ExpectRefused({"probe", "mass", "--policy", "dense"}, "dense_layers");
+  ExpectRefused({"probe"}, "give a probe: mass");
   ExpectRefused({"env", "--policy", "nothing:at=all"}, "nothing");
   const Outcome list = Run({"policies"});
   EXPECT_EQ(list.code, 0) << list.err;
@@ -142,6 +148,13 @@ TEST_F(CliTest, MissingPlugin) {
 TEST_F(CliTest, RecordsThatCannotBeWritten) {
   ExpectRefused({"compare", "--records", "/nonexistent/r.jsonl"}, "/nonexistent/r.jsonl");
   ExpectRefused({"compare", "--report", "/nonexistent/r.html"}, "/nonexistent/r.html");
+}
+
+TEST_F(CliTest, FilesThatAreNoRecordsStayAsTheyAre) {
+  const std::string diary = WriteFile("diary.txt", "dear diary\n");
+  ExpectRefused({"compare", "--prompt-tokens", "300", "-n", "4", "--records", diary},
+                "holds no records of Condense");
+  EXPECT_EQ(ReadBytes(diary), "dear diary\n");
 }
 
 }  // namespace

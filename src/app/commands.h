@@ -10,6 +10,7 @@ namespace condense {
 
 int CompareCommand(const CompareFlags& flags, const std::vector<std::string>& argv);
 int RunCommand(const RunFlags& flags);
+int ProbeCommand(const ProbeFlags& flags);
 int BenchCommand(const BenchFlags& flags);
 int EnvCommand(const std::string& policy);
 int PoliciesCommand(bool json);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <filesystem>
 
 #include "app/commands.h"
+#include "app/compare_plan.h"
 #include "app/exit_code.h"
 #include "app/machine.h"
 #include "app/output.h"
@@ -22,16 +24,11 @@
 #include "decode/sha256.h"
 #include "decode/stop.h"
 #include "lab/compare.h"
+#include "lab/kept.h"
 #include "report/report.h"
 
 namespace condense {
 namespace {
-
-// Our own at its default and at less, S = 97, 193, 385 and 769 rows of arXiv 2602.06317, table 1,
-// and Quest at the reference size.
-constexpr const char* kDefaultPolicies[] = {
-    "condense:budget=8%", "condense:budget=5%", "mean:blocks=2", "mean:blocks=8",
-    "mean:blocks=20",     "mean:blocks=44",     "quest:blocks=8"};
 
 // A failure with the exit code that tells what kind it is.
 struct Failure {
@@ -42,24 +39,6 @@ struct Failure {
 int Fail(const Failure& failure) {
   PrintError(failure.message);
   return failure.code;
-}
-
-// Canonical spellings, without the rows that are always there and without repetitions.
-Result<std::vector<std::string>> CanonicalPolicies(const Plugin& plugin,
-                                                   std::vector<std::string> specs) {
-  if (specs.empty()) specs.assign(std::begin(kDefaultPolicies), std::end(kDefaultPolicies));
-  const Result<std::string> control = plugin.SetPolicy(kControlSpec);
-  if (!control.ok()) return Error{control.error()};
-  std::vector<std::string> canonical;
-  for (const std::string& spec : specs) {
-    const Result<std::string> policy = plugin.SetPolicy(spec);
-    if (!policy.ok()) return Error{policy.error()};
-    if (policy.value() == "dense" || policy.value() == control.value()) continue;
-    if (std::find(canonical.begin(), canonical.end(), policy.value()) == canonical.end()) {
-      canonical.push_back(policy.value());
-    }
-  }
-  return canonical;
 }
 
 // Where the records go: the file asked for, or a temporary one for the report.
@@ -79,8 +58,9 @@ std::string TemporaryPath() {
 }
 
 std::string Legend(const std::vector<CompareRow>& rows, int n_generate) {
+  const PolicyRecord& first = rows[0].teachers[0];
   const bool has_text = rows[0].teachers.size() > 1;
-  const bool timed = rows[0].teachers[0].speed.n_pairs > 0;
+  const bool timed = first.speed.n_pairs > 0;
   const int n = n_generate - 1;
   std::string text = fmt::format(
       "\nread   bytes of K, V and summaries read, of dense's\n"
@@ -91,7 +71,7 @@ std::string Legend(const std::vector<CompareRow>& rows, int n_generate) {
       n, n, n, has_text ? "the text's own next tokens" : "its own continuation", n);
   if (timed) {
     text += fmt::format("speed  tokens a second over dense, median of {} interleaved pairs\n",
-                        rows[0].teachers[0].speed.n_pairs);
+                        first.speed.n_pairs);
   }
   text += "control is dense attention summed in another order: the noise floor of this model\n";
   for (const CompareRow& row : rows) {
@@ -117,7 +97,8 @@ struct Setup {
   SourceText text;
   ModelFile file;
   std::optional<Plugin> plugin;
-  std::vector<std::string> policies;
+  CellPlan plan;
+  KeptRecords kept;  // of --records
   std::unique_ptr<Model> model;
   CutText prompt;
   int n_context = 0;
@@ -162,9 +143,6 @@ std::optional<Failure> SetUp(const CompareFlags& flags, Setup& setup) {
   const Result<Plugin> plugin = LoadPlugin();
   if (!plugin.ok()) return Failure{kExitFailed, plugin.error()};
   setup.plugin = plugin.value();
-  Result<std::vector<std::string>> policies = CanonicalPolicies(*setup.plugin, flags.policies);
-  if (!policies.ok()) return Failure{kExitUsage, policies.error()};
-  setup.policies = std::move(policies.value());
   if (flags.decode.n_context > 0) {
     const Status fits = CheckMemory(setup.file, flags.decode, flags.decode.n_context, 0);
     if (!fits.ok()) return Failure{kExitUsage, fits.error()};
@@ -172,7 +150,14 @@ std::optional<Failure> SetUp(const CompareFlags& flags, Setup& setup) {
   Result<std::unique_ptr<Model>> model = Model::Load(setup.file.path);
   if (!model.ok()) return Failure{kExitFailed, model.error()};
   setup.model = std::move(model.value());
-  return CutPrompt(flags, setup);
+  if (const auto failure = CutPrompt(flags, setup)) return failure;
+  // The first decision sees the prompt and the token that it is fed.
+  const double visible_rows =
+      static_cast<double>(setup.prompt.prompt.size()) + flags.n_generate / 2.0;
+  Result<CellPlan> plan = PlanComparison(*setup.plugin, flags, visible_rows);
+  if (!plan.ok()) return Failure{kExitUsage, plan.error()};
+  setup.plan = std::move(plan.value());
+  return std::nullopt;
 }
 
 std::optional<Failure> CheckReportPath(const std::string& path) {
@@ -185,6 +170,16 @@ std::optional<Failure> CheckReportPath(const std::string& path) {
   std::fclose(probe);
   if (!existed) std::remove(path.c_str());
   return std::nullopt;
+}
+
+// Told before work begins; a file that is there stays as it is.
+Status CheckRecordsPath(const std::string& path) {
+  if (path.empty()) return Status();
+  std::FILE* probe = std::fopen(path.c_str(), "a");
+  if (!probe)
+    return Error{fmt::format("cannot write records to '{}': {}", path, std::strerror(errno))};
+  std::fclose(probe);
+  return Status();
 }
 
 RunRecord DescribeRun(const CompareFlags& flags, const std::vector<std::string>& argv,
@@ -214,6 +209,7 @@ RunRecord DescribeRun(const CompareFlags& flags, const std::vector<std::string>&
   run.context = setup.session->n_context();
   run.offset = static_cast<int>(flags.offset);
   run.n_generate = flags.n_generate;
+  run.speed_pairs = flags.speed_pairs;
   run.time_utc = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   run.text_source = setup.text.source;
   run.text_sha256 = TextSha256(setup.text.bytes);
@@ -233,7 +229,8 @@ void PrintHead(const CompareFlags& flags, const Setup& setup, const RunRecord& r
   std::fflush(stdout);
 }
 
-// Writes one finished row, its policy lines first.
+// Writes one finished row, its policy lines first and its cell last: a row whose cell is there is
+// whole.
 Status WriteRow(RecordWriter& writer, const RunRecord& run, const CompareRow& row) {
   for (PolicyRecord record : row.teachers) {
     record.model = run.model;
@@ -249,7 +246,37 @@ Status WriteRow(RecordWriter& writer, const RunRecord& run, const CompareRow& ro
     Status status = writer.Write(record);
     if (!status.ok()) return status;
   }
-  return Status();
+  for (const RowsRecord& record : row.maps) {
+    Status status = writer.Write(record);
+    if (!status.ok()) return status;
+  }
+  return writer.Write(row.cell);
+}
+
+// The prompt's line, and what is left out, as far as they are not there.
+Status WritePrompt(RecordWriter& writer, const Setup& setup, const PromptRecord& prompt) {
+  Status status = setup.kept.prompt ? Status() : writer.Write(prompt);
+  for (const LeftOut& out : setup.plan.left_out) {
+    const bool known = std::any_of(setup.kept.left_out.begin(), setup.kept.left_out.end(),
+                                   [&](const LeftOut& kept) { return kept.spec == out.spec; });
+    if (!status.ok() || known) continue;
+    CellRecord cell;
+    cell.policy = out.spec;
+    cell.name = PolicyName(out.spec);
+    cell.state = "left_out";
+    cell.reason = out.reason;
+    status = writer.Write(cell);
+  }
+  return status;
+}
+
+std::string ProgressText(const CompareProgress& progress) {
+  const std::string left =
+      std::isnan(progress.seconds_left)
+          ? ""
+          : fmt::format("about {} left, ", FormatDuration(progress.seconds_left));
+  return fmt::format("{} of {} rows done, {}{}", progress.rows_done, progress.n_rows, left,
+                     progress.row);
 }
 
 // Runs the comparison; `rows` holds what was finished, whatever the status.
@@ -259,8 +286,10 @@ Status RunComparison(const CompareFlags& flags, const Setup& setup, const RunRec
   spec.prompt = setup.prompt.prompt;
   spec.text_continuation = setup.prompt.continuation;
   spec.n_generate = flags.n_generate;
-  spec.policies = setup.policies;
+  spec.cells = setup.plan.cells;
   spec.n_speed_pairs = flags.speed_pairs;
+  spec.kept_prompt = setup.kept.prompt;
+  for (const CompareRow& row : setup.kept.rows) spec.finished.push_back(row.cell);
 
   Progress progress;
   CompareEvents events;
@@ -273,12 +302,12 @@ Status RunComparison(const CompareFlags& flags, const Setup& setup, const RunRec
     fmt::print("dense prefill {:.1f} s, {:.0f} tokens a second\n\n", record.prefill_seconds,
                record.n_prompt / record.prefill_seconds);
     std::fflush(stdout);
-    return writer ? writer->Write(record) : Status();
+    return writer ? WritePrompt(*writer, setup, record) : Status();
   };
-  events.on_steps = [&](const std::string& row, int64_t n_done, int64_t n_total) {
+  events.on_steps = [&](const CompareProgress& done) {
     if (!stepping) progress.Stage();
     stepping = true;
-    progress.Update(row, n_done, n_total);
+    progress.Show(ProgressText(done));
   };
   events.on_row = [&](const CompareRow& row) {
     if (!row.warning.empty()) {
@@ -286,9 +315,81 @@ Status RunComparison(const CompareFlags& flags, const Setup& setup, const RunRec
       PrintWarning(row.warning);
     }
     rows.push_back(row);
+    rows.back().layers.clear();
+    rows.back().steps.clear();
     return writer ? WriteRow(*writer, run, row) : Status();
   };
   return Compare(*setup.session, *setup.plugin, spec, events);
+}
+
+// Opens the records: anew, or behind what an earlier run of the same comparison finished.
+std::optional<Failure> OpenRecords(const RecordsFile& file, const RunRecord& run, Setup& setup,
+                                   std::optional<RecordWriter>& writer) {
+  if (file.path.empty()) return std::nullopt;
+  if (!file.temporary) {
+    Result<KeptRecords> kept = ReadKept(file.path);
+    if (!kept.ok()) return Failure{kExitUsage, kept.error()};
+    setup.kept = std::move(kept.value());
+  }
+  const bool goes_on = setup.kept.n_bytes > 0;
+  if (goes_on) {
+    const Status same = CheckSameRun(setup.kept, run, file.path);
+    if (!same.ok()) return Failure{kExitUsage, same.error()};
+  }
+  Result<RecordWriter> opened =
+      goes_on ? RecordWriter::GoOn(file.path, setup.kept.n_bytes) : RecordWriter::Create(file.path);
+  if (!opened.ok()) return Failure{kExitUsage, opened.error()};
+  writer = std::move(opened.value());
+  if (goes_on) {
+    PrintNote(fmt::format("'{}' holds {} finished rows of this run: they are not run again",
+                          file.path, setup.kept.rows.size()));
+    return std::nullopt;
+  }
+  const Status written = writer->Write(run);
+  if (!written.ok()) return Failure{kExitFailed, written.error()};
+  return std::nullopt;
+}
+
+// Rows of the table in the order in which they were asked for, those of the records' other rows
+// after them; rows without figures apart.
+struct ShownRows {
+  std::vector<CompareRow> measured, unmet;
+};
+
+ShownRows RowsToShow(const Setup& setup, const std::vector<CompareRow>& rows) {
+  std::vector<const CompareRow*> all;
+  for (const CompareRow& row : setup.kept.rows) all.push_back(&row);
+  for (const CompareRow& row : rows) all.push_back(&row);
+  const auto rank = [&](const CompareRow* row) -> size_t {
+    if (row->cell.policy == "dense") return 0;
+    if (row->cell.policy == "control") return 1;
+    size_t place = 2;
+    for (const CompareCell& cell : setup.plan.cells) {
+      if (cell.policy == row->cell.policy) return place;
+      ++place;
+    }
+    return place;
+  };
+  std::stable_sort(all.begin(), all.end(),
+                   [&](const CompareRow* a, const CompareRow* b) { return rank(a) < rank(b); });
+  ShownRows shown;
+  for (const CompareRow* row : all)
+    (row->teachers.empty() ? shown.unmet : shown.measured).push_back(*row);
+  return shown;
+}
+
+void PrintResults(const CompareFlags& flags, const Setup& setup, const ShownRows& rows) {
+  if (!rows.measured.empty()) {
+    fmt::print("{}", CompareTable(rows.measured, flags.n_generate, OutputWidth()));
+    fmt::print("{}", Legend(rows.measured, flags.n_generate));
+  }
+  for (const CompareRow& row : rows.unmet) {
+    fmt::print("{}: not run: {}\n", row.cell.policy, row.cell.reason);
+  }
+  for (const LeftOut& out : setup.plan.left_out) {
+    fmt::print("{}: left out: {}\n", out.spec, out.reason);
+  }
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -297,46 +398,42 @@ int CompareCommand(const CompareFlags& flags, const std::vector<std::string>& ar
   Setup setup;
   if (const auto failure = SetUp(flags, setup)) return Fail(*failure);
   RecordsFile records_file{flags.records, false};
-  if (records_file.path.empty() && !flags.report.empty()) records_file = {TemporaryPath(), true};
-  std::optional<RecordWriter> writer;
-  if (!records_file.path.empty()) {
-    Result<RecordWriter> created = RecordWriter::Create(records_file.path);
-    if (!created.ok()) return Fail({kExitUsage, created.error()});
-    writer = std::move(created.value());
-  }
   if (!flags.report.empty()) {
     if (const auto failure = CheckReportPath(flags.report)) return Fail(*failure);
   }
+  if (records_file.path.empty() && !flags.report.empty()) records_file = {TemporaryPath(), true};
+  if (const Status writable = CheckRecordsPath(records_file.path); !writable.ok())
+    return Fail({kExitUsage, writable.error()});
   Result<std::unique_ptr<Session>> session =
       OpenSession(*setup.model, *setup.plugin, flags.decode, setup.n_context);
   if (!session.ok()) return Fail({kExitFailed, session.error()});
   setup.session = std::move(session.value());
 
   RunRecord run = DescribeRun(flags, argv, setup);
-  PrintHead(flags, setup, run);
-  if (writer) {
+  std::optional<RecordWriter> writer;
+  if (!records_file.path.empty()) {
     const Result<std::string> sha256 = FileSha256(setup.file.path);
     if (!sha256.ok()) return Fail({kExitFailed, sha256.error()});
     run.model_sha256 = sha256.value();
-    const Status written = writer->Write(run);
-    if (!written.ok()) return Fail({kExitFailed, written.error()});
   }
+  if (const auto failure = OpenRecords(records_file, run, setup, writer)) return Fail(*failure);
+  PrintHead(flags, setup, run);
 
   std::vector<CompareRow> rows;
   const Status status = RunComparison(flags, setup, run, writer ? &*writer : nullptr, rows);
-  if (!rows.empty()) {
-    fmt::print("{}", CompareTable(rows, flags.n_generate, OutputWidth()));
-    fmt::print("{}", Legend(rows, flags.n_generate));
-    std::fflush(stdout);
-  }
+  const ShownRows shown = RowsToShow(setup, rows);
+  PrintResults(flags, setup, shown);
   int code = kExitOk;
   if (!status.ok()) {
-    code = Fail({kExitFailed, StopRequested()
-                                  ? fmt::format("stopped; {} finished rows kept", rows.size())
-                                  : status.error()});
+    code = Fail(
+        {kExitFailed, StopRequested()
+                          ? fmt::format("stopped; {} finished rows kept{}",
+                                        shown.measured.size() + shown.unmet.size(),
+                                        flags.records.empty() ? "" : ": the same command goes on")
+                          : status.error()});
   }
   if (!flags.records.empty()) fmt::print("records: {}\n", flags.records);
-  if (!flags.report.empty() && !rows.empty()) {
+  if (!flags.report.empty() && !shown.measured.empty()) {
     const Status written = WriteReport({records_file.path}, flags.report);
     if (!written.ok()) return Fail({kExitFailed, written.error()});
     fmt::print("report: {}\n", flags.report);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -52,8 +53,9 @@ class CompareTest : public ::testing::Test {
     std::map<std::string, json> rows;
     for (json record : records) {
       if (record["record"] != "policy") continue;
-      for (const char* timed : {"sparse_tokens_per_second", "dense_tokens_per_second",
-                                "speed_ratio_median", "speed_ratio_low", "speed_ratio_high"}) {
+      for (const char* timed :
+           {"select_share", "sparse_tokens_per_second", "dense_tokens_per_second",
+            "speed_ratio_median", "speed_ratio_low", "speed_ratio_high"}) {
         record.erase(timed);
       }
       rows[record["policy"].get<std::string>() + "/" + record["teacher"].get<std::string>()] =
@@ -145,6 +147,93 @@ TEST_F(CompareTest, RowsDoNotDependOnTheirOrder) {
   EXPECT_EQ(forward, backward);
 }
 
+// What a clock says differs from run to run.
+std::vector<json> WithoutClocks(std::vector<json> records) {
+  for (json& record : records) {
+    for (const char* clock :
+         {"seconds", "select_share", "prefill_seconds", "time_utc", "prefill_tokens_per_second"}) {
+      record.erase(clock);
+    }
+  }
+  return records;
+}
+
+TEST_F(CompareTest, PoliciesAtEqualBytesGoOnFromAnyByte) {
+  // mean reads summaries, random has none, sink has no budget of its own; 1 % is below all of them.
+  const auto run = [&](const std::string& records, const char* n_generate) {
+    return Start({"compare", "--policies", "mean,random,sink", "--budgets", "1%,40%",
+                  "--prompt-tokens", "500", "-n", n_generate, "--speed-pairs", "0", "--records",
+                  records, "--report", Path("r.html")})
+        .Wait();
+  };
+  const Outcome outcome = run(Path("whole.jsonl"), "5");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("mean:budget=1%: not run: 1% of the dense bytes"));
+  EXPECT_THAT(outcome.out, HasSubstr("the least possible here is "));
+  const std::vector<json> whole = Records(Path("whole.jsonl"));
+  std::map<std::string, json> cells;
+  for (const json& record : whole) {
+    if (record["record"] == "cell") cells[record["policy"]] = record;
+  }
+  ASSERT_EQ(cells.size(), 8u) << "dense, control and three policies at two budgets";
+  EXPECT_EQ(cells.at("mean:budget=1%")["state"], "unmet");
+  const double least = cells.at("mean:budget=1%")["least_budget"];
+  EXPECT_GT(least, 65.0 / 501) << "anchor and window";
+  EXPECT_LT(least, 0.25) << "and summaries";
+  EXPECT_LT(cells.at("random:budget=1%")["least_budget"], least) << "has no summaries";
+  const auto rows = Rows(whole);
+  for (const char* policy : {"mean:budget=40%", "random:budget=40%", "sink:window=197"}) {
+    ASSERT_TRUE(rows.contains(policy + std::string("/text"))) << policy;
+    const json& row = rows.at(policy + std::string("/text"));
+    EXPECT_EQ(row["budget"], 0.4);
+    EXPECT_LE(row["kv_read_share"], 0.4);
+    EXPECT_GT(row["kv_read_share"], 0.36);
+  }
+  EXPECT_THAT(ReadBytes(Path("r.html")), HasSubstr("pareto-kl"));
+
+  const std::string bytes = ReadBytes(Path("whole.jsonl"));
+  const auto cut_at = [&](size_t n) {
+    std::ofstream(Path("cut.jsonl"), std::ios::binary) << bytes.substr(0, n);
+  };
+  for (size_t n : {bytes.size() / 9, bytes.size() / 2, bytes.size() - 1, bytes.size()}) {
+    cut_at(n);
+    const Outcome gone_on = run(Path("cut.jsonl"), "5");
+    ASSERT_EQ(gone_on.code, 0) << gone_on.err;
+    EXPECT_EQ(WithoutClocks(Records(Path("cut.jsonl"))), WithoutClocks(whole)) << n << " bytes";
+    EXPECT_THAT(gone_on.out, HasSubstr("mean:budget=40%"));
+  }
+  EXPECT_THAT(run(Path("cut.jsonl"), "6").err, HasSubstr("n_generate was 5, is 6 now"));
+  EXPECT_EQ(WithoutClocks(Records(Path("cut.jsonl"))), WithoutClocks(whole)) << "left as it is";
+
+  // Records that say other dense tokens are of another machine or build.
+  std::string other = bytes;
+  const size_t tokens = other.find("\"dense_tokens\":[") + 16;
+  other.replace(tokens, other.find(']', tokens) - tokens, "1,2,3,4,5");
+  std::ofstream(Path("cut.jsonl"), std::ios::binary) << other;
+  const Outcome refused = run(Path("cut.jsonl"), "5");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("dense attention gives other tokens"));
+}
+
+TEST_F(CompareTest, KilledRunGoesOn) {
+  const std::vector<std::string> arguments = {
+      "compare",      "--policies", "window", "--budgets",     "10%,20%,30%", "--prompt-tokens",
+      "500",          "-n",         "24",     "--speed-pairs", "0",           "--records",
+      Path("r.jsonl")};
+  const Process process = Start(arguments);
+  for (int i = 0;
+       i < 2400 && ReadBytes(Path("r.jsonl")).find("\"policy\":\"control\"") == std::string::npos;
+       ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  process.Signal(SIGKILL);
+  process.Wait();
+  const Outcome outcome = Start(arguments).Wait();
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("finished rows of this run"));
+  EXPECT_EQ(Rows(Records(Path("r.jsonl"))).size(), 10u) << "each row once, under two teachers";
+}
+
 TEST_F(CompareTest, StopKeepsFinishedRows) {
   const Process process = Start({"compare", "--prompt-tokens", "600", "-n", "100", "--records",
                                  Path("r.jsonl"), "--report", Path("r.html")});
@@ -164,6 +253,47 @@ TEST_F(CompareTest, StopKeepsFinishedRows) {
   EXPECT_TRUE(rows.contains("control/text"));
   EXPECT_LT(rows.size(), 14u);
   EXPECT_THAT(ReadBytes(Path("r.html")), HasSubstr("control"));
+}
+
+TEST_F(CompareTest, ProbeFindsMassAndChecksItsIdentity) {
+  const Outcome outcome =
+      Start({"probe", "mass", "--prompt-tokens", "600", "--policy", "mean:blocks=4", "--layers",
+             "0,12,29", "-n", "4", "--json", Path("p.jsonl")})
+          .Wait();
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("oracle:blocks=4"));
+  int n_layers = 0, n_heads = 0, n_steps = 0;
+  for (const json& record : Records(Path("p.jsonl"))) {
+    if (record["record"] == "layer_mass") {
+      ++n_layers;
+      EXPECT_EQ(record["n_heads"], 9);
+      EXPECT_GT(record["base"], 0.0);
+      EXPECT_GE(record["policy"], record["base"]);
+      EXPECT_LE(record["policy"], record["oracle"].get<double>() + 1e-6);
+      EXPECT_LT(record["oracle"], 1.0);
+      EXPECT_GT(record["policy_recall"], 0.0);
+      EXPECT_LE(record["oracle_recall"], 1.0);
+    }
+    if (record["record"] == "head_identity") {
+      ++n_heads;
+      EXPECT_LT(record["identity_max"], 1e-4) << record;
+    }
+    if (record["record"] == "layer_identity") {
+      EXPECT_EQ(record["n_bound_broken"], 0);
+      EXPECT_LE(record["error_mean"], record["bound_mean"]);
+    }
+    if (record["record"] == "step") {
+      ++n_steps;
+      const bool held = record["delta"] < record["margin_dense"].get<double>() / 2;
+      EXPECT_TRUE(!held || record["match"]) << "the margin condition is sufficient";
+    }
+  }
+  EXPECT_EQ(n_layers, 3);
+  EXPECT_EQ(n_heads, 30 * 9);
+  EXPECT_EQ(n_steps, 4);
+  const Outcome none = Start({"probe", "mass", "--prompt-tokens", "200", "--layers", "30"}).Wait();
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("no layer 30"));
 }
 
 TEST_F(CompareTest, RunIsGreedyAndRepeatable) {

@@ -22,6 +22,8 @@ int main(int argc, char** argv) {
       return condense::CompareCommand(arguments.compare, arguments.argv);
     case Arguments::Command::kRun:
       return condense::RunCommand(arguments.run);
+    case Arguments::Command::kProbe:
+      return condense::ProbeCommand(arguments.probe);
     case Arguments::Command::kBench:
       return condense::BenchCommand(arguments.bench);
     case Arguments::Command::kEnv:

@@ -25,15 +25,24 @@ Progress::~Progress() { Clear(); }
 void Progress::Stage() { stage_start_ = last_shown_ = Clock::now(); }
 
 void Progress::Update(const std::string& label, int64_t n_done, int64_t n_total) {
-  const Clock::time_point now = Clock::now();
-  const double elapsed = std::chrono::duration<double>(now - stage_start_).count();
-  const double since = std::chrono::duration<double>(now - last_shown_).count();
-  if (elapsed < kQuietSeconds || n_done <= 0 || n_total <= 0) return;
-  if (since < (terminal_ ? kTerminalSeconds : kPipeSeconds)) return;
-  last_shown_ = now;
+  const double elapsed = std::chrono::duration<double>(Clock::now() - stage_start_).count();
+  if (n_done <= 0 || n_total <= 0 || !IsDue()) return;
   const double left = elapsed * static_cast<double>(n_total - n_done) / static_cast<double>(n_done);
-  const std::string text = fmt::format("{:3.0f} %  about {} left  {}", 100.0 * n_done / n_total,
-                                       FormatDuration(left), label);
+  Show(fmt::format("{:3.0f} %  about {} left  {}", 100.0 * n_done / n_total, FormatDuration(left),
+                   label));
+}
+
+bool Progress::IsDue() const {
+  const auto since = [now = Clock::now()](Clock::time_point then) {
+    return std::chrono::duration<double>(now - then).count();
+  };
+  return since(stage_start_) >= kQuietSeconds &&
+         since(last_shown_) >= (terminal_ ? kTerminalSeconds : kPipeSeconds);
+}
+
+void Progress::Show(const std::string& text) {
+  if (!IsDue()) return;
+  last_shown_ = Clock::now();
   if (terminal_) {
     std::fputs(fmt::format("\r{:<79.79}", text).c_str(), stderr);
     shown_ = true;

@@ -22,11 +22,15 @@ class Progress {
   // `label`: what is being done. The estimate is of this stage: it begins when Stage is called.
   void Stage();
   void Update(const std::string& label, int64_t n_done, int64_t n_total);
+  // The line as it is, for work whose pace differs from part to part.
+  void Show(const std::string& text);
   // Takes the line away, so that other text can be written.
   void Clear();
 
  private:
   using Clock = std::chrono::steady_clock;
+  // Whether the stage is old enough for a line, and the last line too.
+  bool IsDue() const;
   const bool terminal_;
   bool shown_ = false;
   Clock::time_point stage_start_, last_shown_;

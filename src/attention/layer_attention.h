@@ -55,6 +55,7 @@ struct StepCount {
 struct Observation {
   int layer = 0, query_head = 0, kv_head = 0, visible_rows = 0, rows_read = 0;
   float omitted_mass = 0, value_norm_max = 0, output_error = 0, output_norm = 0, identity_error = 0;
+  std::span<const uint16_t> read;  // [n_blocks] rows whose key is read; valid during the call
 };
 
 // What a node reports. Called on the thread that computes the graph.

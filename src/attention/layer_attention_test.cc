@@ -311,6 +311,10 @@ TEST(LayerAttentionTest, ObserverSeesTheOmittedMass) {
   AttentionSink sink;
   sink.on_observations = [&](std::span<const Observation> all) {
     seen.assign(all.begin(), all.end());
+    for (const Observation& o : all) {
+      EXPECT_EQ(CountRows(o.read), o.rows_read);
+      EXPECT_TRUE(HasRow(o.read, 1199)) << "the newest row";
+    }
   };
   ComputeAttention(made.Node(), cache, *Make("mean:blocks=4"), 2, sink);
   ASSERT_EQ(seen.size(), 6u);

@@ -117,6 +117,7 @@ void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int 
       seen.kv_head = g;
       seen.visible_rows = CountRows(visible);
       seen.rows_read = CountRows(read);
+      seen.read = read;
       seen.value_norm_max = value_norm_max;
       const float dropped_sum = rest.sum == 0.0f ? 0.0f : rest.sum * std::exp(rest.max - full.max);
       const float epsilon = dropped_sum / full.sum;

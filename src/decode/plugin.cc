@@ -12,8 +12,8 @@ namespace condense {
 namespace {
 
 constexpr const char* kLibraryName = "libggml-condense.so";
-constexpr const char* kFallbackNames[CONDENSE_FALLBACK_COUNT] = {"short", "nan", "bias", "layer",
-                                                                 "budget"};
+constexpr const char* kFallbackNames[CONDENSE_FALLBACK_COUNT] = {"short", "nan",    "bias",
+                                                                 "layer", "budget", "untracked"};
 
 }  // namespace
 

@@ -6,7 +6,10 @@
 #include <chrono>
 
 #include "decode/run.h"
+#include "lab/budget_check.h"
+#include "lab/costs.h"
 #include "lab/observation.h"
+#include "lab/row_map.h"
 #include "metrics/logits.h"
 
 namespace condense {
@@ -49,22 +52,30 @@ class Comparison {
         n_vocab_(session.model().n_vocab()) {
     CONDENSE_CHECK(spec.n_generate >= 2 && !spec.prompt.empty());
     has_text_ = spec.text_continuation.size() >= static_cast<size_t>(spec.n_generate);
-    const int64_t n_teachers = has_text_ ? 2 : 1;
-    const int64_t n_speed = int64_t{2} * spec.n_speed_pairs * (spec.speed_block_steps + 1);
-    const auto n_rows = static_cast<int64_t>(spec.policies.size()) + 1;
-    n_total_ =
-        n_decisions_ * n_teachers + n_speed + n_rows * (n_decisions_ * (1 + n_teachers) + n_speed);
+    for (const CellRecord& cell : spec.finished) costs_.push_back({cell.name, cell.seconds});
   }
 
   Status Run() {
     Status status = Prefill();
     if (!status.ok()) return status;
+    n_rows_ = static_cast<int>(spec_.cells.size()) + 2;
+    for (const char* always : {"dense", "control"}) {
+      if (!IsFinished(always)) pending_.emplace_back(always);
+    }
+    for (const CompareCell& cell : spec_.cells) {
+      if (!IsFinished(cell.policy)) pending_.push_back(cell.name);
+    }
     status = DenseRow();
     if (!status.ok()) return status;
-    status = PolicyRow("control", kControlSpec, /*sparse=*/false);
-    if (!status.ok()) return status;
-    for (const std::string& policy : spec_.policies) {
-      status = PolicyRow(policy, policy, /*sparse=*/policy.rfind("dense", 0) != 0);
+    if (!IsFinished("control")) {
+      const CompareCell control{.policy = "control", .name = "control"};
+      BeginRow(control, 1 + static_cast<int>(teachers_.size()), /*timed=*/true);
+      status = PolicyRow(control, kControlSpec, /*sparse=*/false);
+      if (!status.ok()) return status;
+    }
+    for (const CompareCell& cell : spec_.cells) {
+      if (IsFinished(cell.policy)) continue;
+      status = CellRow(cell);
       if (!status.ok()) return status;
     }
     return Status();
@@ -81,9 +92,57 @@ class Comparison {
     return status;
   }
 
+  bool IsFinished(const std::string& policy) const {
+    return std::any_of(spec_.finished.begin(), spec_.finished.end(),
+                       [&](const CellRecord& cell) { return cell.policy == policy; });
+  }
+
+  // `n_runs`: over all decisions.
+  void BeginRow(const CompareCell& cell, int n_runs, bool timed) {
+    row_ = cell;
+    row_start_ = Clock::now();
+    n_done_ = 0;
+    n_total_ = int64_t{n_runs} * n_decisions_;
+    if (timed) n_total_ += int64_t{2} * spec_.n_speed_pairs * (spec_.speed_block_steps + 1);
+    if (!pending_.empty() && !IsFinished(cell.policy)) pending_.erase(pending_.begin());
+  }
+
   void StepDone(int n = 1) {
     n_done_ += n;
-    if (events_.on_steps) events_.on_steps(row_, n_done_, n_total_);
+    if (!events_.on_steps) return;
+    const double share = static_cast<double>(n_done_) / static_cast<double>(n_total_);
+    const int n_left = static_cast<int>(pending_.size()) + (IsFinished(row_.policy) ? 0 : 1);
+    events_.on_steps(
+        {row_.policy, n_rows_ - n_left, n_rows_,
+         EstimateLeft(costs_, {row_.name, SecondsSince(row_start_)}, share, pending_)});
+  }
+
+  Status EndRow(CompareRow& row) {
+    const double seconds = SecondsSince(row_start_);
+    costs_.push_back({row_.name, seconds});
+    row.cell.policy = row_.policy;
+    row.cell.name = row_.name;
+    row.cell.budget = row_.budget;
+    row.cell.seconds = seconds;
+    return events_.on_row(row);
+  }
+
+  // A policy's row; where its budget cannot be met, a row that says so.
+  Status CellRow(const CompareCell& cell) {
+    BeginRow(cell, 1 + static_cast<int>(teachers_.size()), /*timed=*/true);
+    BudgetCheck check{cell.unmet, cell.least_budget};
+    if (cell.solves_budget) {
+      const Result<BudgetCheck> checked = CheckBudget(session_, plugin_, first_token_, cell);
+      if (!checked.ok()) return Error{checked.error()};
+      check = checked.value();
+    }
+    if (check.unmet.empty())
+      return PolicyRow(cell, cell.policy, /*sparse=*/cell.policy.rfind("dense", 0) != 0);
+    CompareRow row;
+    row.cell.state = "unmet";
+    row.cell.reason = check.unmet;
+    row.cell.least_budget = check.least;
+    return EndRow(row);
   }
 
   Status Prefill() {
@@ -114,7 +173,8 @@ class Comparison {
   }
 
   Status DenseRow() {
-    row_ = "dense";
+    const bool is_finished = IsFinished("dense");
+    BeginRow({.policy = "dense", .name = "dense"}, has_text_ ? 2 : 1, /*timed=*/!is_finished);
     CompareRow row;
     Teacher greedy;
     greedy.name = "greedy";
@@ -132,6 +192,8 @@ class Comparison {
     prompt_.dense_tokens = {first_token_};
     prompt_.dense_tokens.insert(prompt_.dense_tokens.end(), tokens->begin(), tokens->end());
     prompt_.dense_text = session_.model().Pieces(prompt_.dense_tokens);
+    status = CheckKeptPrompt();
+    if (!status.ok()) return status;
     status = events_.on_prompt(prompt_);
     if (!status.ok()) return status;
     status = AddDenseTeacher(std::move(greedy), row);
@@ -154,10 +216,24 @@ class Comparison {
       status = AddDenseTeacher(std::move(text), row);
       if (!status.ok()) return status;
     }
+    if (is_finished) return Status();
     const Result<SpeedRecord> speed = Speed("dense");
     if (!speed.ok()) return Error{speed.error()};
     for (PolicyRecord& record : row.teachers) record.speed = speed.value();
-    return events_.on_row(row);
+    return EndRow(row);
+  }
+
+  // What was finished was compared with these very tokens.
+  Status CheckKeptPrompt() const {
+    if (!spec_.kept_prompt) return Status();
+    const std::vector<int>& kept = spec_.kept_prompt->dense_tokens;
+    if (kept == prompt_.dense_tokens) return Status();
+    const auto [was, is] = std::mismatch(kept.begin(), kept.end(), prompt_.dense_tokens.begin(),
+                                         prompt_.dense_tokens.end());
+    return Error{fmt::format(
+        "dense attention gives other tokens than the records say, from number {} on: decoding is "
+        "not repeatable between that run and this one; begin anew with another --records file",
+        is - prompt_.dense_tokens.begin() + 1)};
   }
 
   // The dense row of one teacher: dense against itself, from the run that just ended.
@@ -179,15 +255,17 @@ class Comparison {
     return Status();
   }
 
-  Status PolicyRow(const std::string& name, const std::string& policy_spec, bool sparse) {
-    row_ = name;
+  // BeginRow was called for it.
+  Status PolicyRow(const CompareCell& cell, const std::string& policy_spec, bool sparse) {
+    const std::string& name = cell.policy;
     CompareRow row;
     Status status = Begin(policy_spec);
     if (!status.ok()) return status;
     const Result<std::vector<Token>> autonomous =
         GreedyRun(session_, first_token_, n_decisions_, [&](int, Logits) { StepDone(); });
     if (!autonomous.ok()) return Error{autonomous.error()};
-    status = CheckCounters(name, sparse, plugin_.Counters());
+    const CounterSnapshot unobserved = plugin_.Counters();
+    status = CheckCounters(name, sparse, unobserved);
     if (!status.ok()) return status;
     const std::optional<int> t_div = FirstDifference(teachers_[0].targets, autonomous.value());
 
@@ -199,15 +277,18 @@ class Comparison {
       std::map<int, ObservedMass::Layer> layers;
       {
         ObservedMass mass;
-        const ScopedObserver observer(plugin_, mass);
+        RowMap rows(prompt_.n_prompt, n_decisions_);
+        const ScopedObserver observer(plugin_, mass, rows);
         status = TeacherForcedRun(session_, teacher.history, [&](int decision, Logits logits) {
           steps.push_back(CompareStep(teacher, decision, logits));
           const ObservedMass::Decision omitted = mass.EndDecision();
           steps.back().omitted_mass = omitted.mean;
           steps.back().omitted_mass_max = omitted.max;
+          rows.EndDecision();
           StepDone();
         });
         layers = mass.Layers();
+        if (sparse) row.maps = {rows.Record(name, teacher.name)};
       }
       if (!status.ok()) return status;
       const CounterSnapshot counters = plugin_.Counters();
@@ -235,11 +316,20 @@ class Comparison {
     for (PolicyRecord& record : row.teachers) {
       record.t_div = t_div;
       record.t_sig = t_sig;
+      record.name = cell.name;
+      record.budget = cell.budget;
+      if (sparse) record.select_share = SelectShare(unobserved.process);
       record.speed = speed.value();
       record.autonomous_tokens = autonomous.value();
       record.autonomous_text = pieces;
     }
-    return events_.on_row(row);
+    return EndRow(row);
+  }
+
+  static std::optional<double> SelectShare(const condense_counters& counters) {
+    const uint64_t all = counters.select_ns + counters.attend_ns;
+    if (all == 0) return std::nullopt;
+    return static_cast<double>(counters.select_ns) / static_cast<double>(all);
   }
 
   TeacherStep CompareStep(const Teacher& teacher, int decision, Logits logits) const {
@@ -268,6 +358,7 @@ class Comparison {
         static_cast<double>(std::max<uint64_t>(counters.process.n_query_heads, 1));
     PolicyRecord record;
     record.policy = name;
+    record.name = PolicyName(name);
     record.spec = policy_spec;
     record.teacher = teacher.name;
     record.n_prompt = prompt_.n_prompt;
@@ -303,6 +394,7 @@ class Comparison {
         out.omitted_mass_mean = seen->second.mass_mean;
         out.omitted_mass_max = seen->second.mass_max;
         out.bound_mean = seen->second.bound_mean;
+        out.omitted_mass_heads = seen->second.head_means;
       }
       out.read_share = counts.ReadShare();
       out.unique_rows =
@@ -349,8 +441,12 @@ class Comparison {
   Token first_token_ = 0;
   PromptRecord prompt_;
   std::vector<Teacher> teachers_;
-  std::string row_;
-  int64_t n_done_ = 0, n_total_ = 0;
+  CompareCell row_;  // at work
+  Clock::time_point row_start_;
+  int64_t n_done_ = 0, n_total_ = 0;  // steps of the row
+  int n_rows_ = 0;
+  std::vector<std::string> pending_;  // names of the rows after it
+  std::vector<RowCost> costs_;
 };
 
 }  // namespace

@@ -82,6 +82,12 @@ TEST_F(RecordsTest, EveryFieldOfTheSchemaIsWritten) {
                                   "ppl_dense",
                                   "ppl_sparse",
                                   "ppl_ratio",
+                                  "ppl_ratio_low",
+                                  "ppl_ratio_high",
+                                  "name",
+                                  "budget",
+                                  "select_share",
+                                  "survival",
                                   "kl_mean",
                                   "kl_median",
                                   "kl_p99",
@@ -124,7 +130,11 @@ TEST_F(RecordsTest, EveryFieldOfTheSchemaIsWritten) {
           "first_token", "first_token_text", "dense_text", "dense_tokens"});
   expect(ToJson(LayerRecord{}),
          {"schema", "record", "policy", "teacher", "layer", "omitted_mass_mean", "omitted_mass_max",
-          "bound_mean", "read_share", "unique_rows"});
+          "bound_mean", "read_share", "unique_rows", "omitted_mass_heads"});
+  expect(ToJson(RowsRecord{}), {"schema", "record", "policy", "teacher", "n_positions",
+                                "n_decisions", "positions_a_column", "decisions_a_line", "map"});
+  expect(ToJson(CellRecord{}), {"schema", "record", "policy", "name", "budget", "state", "reason",
+                                "least_budget", "seconds"});
   expect(ToJson(StepRecord{}), {"schema", "record", "policy", "teacher", "decision", "token_dense",
                                 "token_sparse", "match", "nll_dense", "nll_sparse", "kl",
                                 "margin_dense", "delta", "margin_sparse", "omitted_mass"});
@@ -174,6 +184,7 @@ TEST(ObservedMass, DecisionsAndLayers) {
   EXPECT_DOUBLE_EQ(layers.at(0).mass_max, 0.5);
   EXPECT_DOUBLE_EQ(layers.at(0).bound_mean, (5.0 + 1.0) / 2);  // sqrt(3^2 + 4^2), then 2 * 0.25 * 2
   EXPECT_DOUBLE_EQ(layers.at(1).mass_mean, 0);
+  EXPECT_EQ(layers.at(0).head_means, (std::vector<double>{0.375 / 2, 0.25}));
   EXPECT_DOUBLE_EQ(mass.EndDecision().mean, 0) << "nothing observed since";
 }
 

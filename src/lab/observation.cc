@@ -3,16 +3,16 @@
 #include <algorithm>
 
 namespace condense {
-namespace {
 
-void OnObservation(const condense_observation* observations, size_t n, void* user) {
-  static_cast<ObservedMass*>(user)->Take(observations, n);
+void ScopedObserver::Take(const condense_observation* observations, size_t n, void* user) {
+  auto* self = static_cast<ScopedObserver*>(user);
+  self->mass_.Take(observations, n);
+  for (size_t i = 0; i < n; ++i) self->rows_.Take(observations[i]);
 }
 
-}  // namespace
-
-ScopedObserver::ScopedObserver(const Plugin& plugin, ObservedMass& mass) : plugin_(plugin) {
-  plugin_.SetObserver(OnObservation, &mass);
+ScopedObserver::ScopedObserver(const Plugin& plugin, ObservedMass& mass, RowMap& rows)
+    : plugin_(plugin), mass_(mass), rows_(rows) {
+  plugin_.SetObserver(Take, this);
 }
 
 ScopedObserver::~ScopedObserver() { plugin_.SetObserver(nullptr, nullptr); }
@@ -20,7 +20,11 @@ ScopedObserver::~ScopedObserver() { plugin_.SetObserver(nullptr, nullptr); }
 void ObservedMass::Take(const condense_observation* observations, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     const condense_observation& seen = observations[i];
-    layers_[seen.layer].current.push_back({seen.omitted_mass, seen.value_norm_max});
+    LayerSums& sums = layers_[seen.layer];
+    sums.current.push_back({seen.omitted_mass, seen.value_norm_max});
+    const auto head = static_cast<size_t>(seen.query_head);
+    if (sums.heads.size() <= head) sums.heads.resize(head + 1, 0.0);
+    sums.heads[head] += seen.omitted_mass;
   }
 }
 
@@ -49,8 +53,10 @@ std::map<int, ObservedMass::Layer> ObservedMass::Layers() const {
   std::map<int, Layer> layers;
   for (const auto& [layer, sums] : layers_) {
     if (sums.n_decisions == 0) continue;
-    layers[layer] = {sums.mass / static_cast<double>(sums.n_heads), sums.mass_max,
-                     sums.bound / static_cast<double>(sums.n_decisions)};
+    const auto n = static_cast<double>(sums.n_decisions);
+    Layer& out = layers[layer];
+    out = {sums.mass / static_cast<double>(sums.n_heads), sums.mass_max, sums.bound / n, {}};
+    for (double sum : sums.heads) out.head_means.push_back(sum / n);
   }
   return layers;
 }

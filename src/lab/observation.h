@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "decode/plugin.h"
+#include "lab/row_map.h"
 #include "metrics/teacher.h"
 
 namespace condense {
@@ -21,6 +22,7 @@ class ObservedMass {
 
   struct Layer {
     double mass_mean = 0, mass_max = 0, bound_mean = 0;
+    std::vector<double> head_means;  // of the omitted mass, by query head
   };
   // By layer, over the decisions ended so far.
   std::map<int, Layer> Layers() const;
@@ -33,20 +35,25 @@ class ObservedMass {
     double mass = 0, mass_max = 0, bound = 0;
     size_t n_heads = 0, n_decisions = 0;
     std::vector<HeadOmission> current;
+    std::vector<double> heads;  // sums by query head
   };
   std::map<int, LayerSums> layers_;
 };
 
-// The plug-in's observations go into `mass` from construction to destruction.
+// The plug-in's observations go into `mass` and `rows` from construction to destruction.
 class ScopedObserver {
  public:
-  ScopedObserver(const Plugin& plugin, ObservedMass& mass);
+  ScopedObserver(const Plugin& plugin, ObservedMass& mass, RowMap& rows);
   ~ScopedObserver();
   ScopedObserver(const ScopedObserver&) = delete;
   ScopedObserver& operator=(const ScopedObserver&) = delete;
 
  private:
+  static void Take(const condense_observation* observations, size_t n, void* user);
+
   const Plugin& plugin_;
+  ObservedMass& mass_;
+  RowMap& rows_;
 };
 
 }  // namespace condense

@@ -4,13 +4,17 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 namespace condense {
 namespace {
 
 Json Head(const char* kind) { return Json{{"schema", kRecordSchema}, {"record", kind}}; }
 
-Json Nullable(const std::optional<int>& value) { return value ? Json(*value) : Json(nullptr); }
+template <typename T>
+Json Nullable(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 
 }  // namespace
 
@@ -41,6 +45,7 @@ Json ToJson(const RunRecord& r) {
   json["offset"] = r.offset;
   json["n_prompt"] = r.n_prompt;
   json["n_generate"] = r.n_generate;
+  json["speed_pairs"] = r.speed_pairs;
   json["time_utc"] = r.time_utc;
   json["argv"] = r.argv;
   return json;
@@ -63,6 +68,8 @@ Json ToJson(const PolicyRecord& r) {
   Json json = Head("policy");
   json["policy"] = r.policy;
   json["spec"] = r.spec;
+  json["name"] = r.name;
+  json["budget"] = Nullable(r.budget);
   json["model"] = r.model;
   json["model_sha256"] = r.model_sha256;
   json["n_prompt"] = r.n_prompt;
@@ -77,6 +84,8 @@ Json ToJson(const PolicyRecord& r) {
   json["ppl_dense"] = f.ppl_dense;
   json["ppl_sparse"] = f.ppl_sparse;
   json["ppl_ratio"] = f.ppl_ratio;
+  json["ppl_ratio_low"] = f.ppl_interval.low;
+  json["ppl_ratio_high"] = f.ppl_interval.high;
   json["kl_mean"] = f.kl_mean;
   json["kl_median"] = f.kl_median;
   json["kl_p99"] = f.kl_p99;
@@ -111,6 +120,12 @@ Json ToJson(const PolicyRecord& r) {
   json["fallbacks"] = Json::object();
   for (const auto& [reason, count] : r.fallbacks) json["fallbacks"][reason] = count;
   json["rebuilds"] = r.rebuilds;
+  json["select_share"] = Nullable(r.select_share);
+  json["survival"] = Json::array();
+  for (const SpanSurvival& span : f.survival) {
+    json["survival"].push_back(
+        Json{{"length", span.length}, {"n", span.n_spans}, {"share", span.share}});
+  }
   json["autonomous_text"] = r.autonomous_text;
   json["autonomous_tokens"] = r.autonomous_tokens;
   return json;
@@ -126,6 +141,31 @@ Json ToJson(const LayerRecord& r) {
   json["bound_mean"] = r.bound_mean;
   json["read_share"] = r.read_share;
   json["unique_rows"] = r.unique_rows;
+  json["omitted_mass_heads"] = r.omitted_mass_heads;
+  return json;
+}
+
+Json ToJson(const RowsRecord& r) {
+  Json json = Head("rows");
+  json["policy"] = r.policy;
+  json["teacher"] = r.teacher;
+  json["n_positions"] = r.n_positions;
+  json["n_decisions"] = r.n_decisions;
+  json["positions_a_column"] = r.positions_a_column;
+  json["decisions_a_line"] = r.decisions_a_line;
+  json["map"] = r.map;
+  return json;
+}
+
+Json ToJson(const CellRecord& r) {
+  Json json = Head("cell");
+  json["policy"] = r.policy;
+  json["name"] = r.name;
+  json["budget"] = Nullable(r.budget);
+  json["state"] = r.state;
+  json["reason"] = r.reason;
+  json["least_budget"] = Nullable(r.least_budget);
+  json["seconds"] = r.seconds;
   return json;
 }
 
@@ -152,6 +192,17 @@ Result<RecordWriter> RecordWriter::Create(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "w");
   if (!file)
     return Error{fmt::format("cannot write records to '{}': {}", path, std::strerror(errno))};
+  return RecordWriter(path, file);
+}
+
+Result<RecordWriter> RecordWriter::GoOn(const std::string& path, uint64_t keep_bytes) {
+  std::error_code cut;
+  std::filesystem::resize_file(path, keep_bytes, cut);
+  std::FILE* file = cut ? nullptr : std::fopen(path.c_str(), "a");
+  if (!file) {
+    return Error{fmt::format("cannot write records to '{}': {}", path,
+                             cut ? cut.message() : std::strerror(errno))};
+  }
   return RecordWriter(path, file);
 }
 

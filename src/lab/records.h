@@ -30,7 +30,7 @@ struct RunRecord {
   uint64_t kv_bytes_per_token = 0;
   int context = 0;  // rows of the KV cache
   std::string text_source, text_sha256;
-  int offset = 0, n_prompt = 0, n_generate = 0;
+  int offset = 0, n_prompt = 0, n_generate = 0, speed_pairs = 0;
   std::string time_utc;
   std::vector<std::string> argv;
 };
@@ -54,8 +54,10 @@ struct SpeedRecord {
 
 // One row of the table under one teacher.
 struct PolicyRecord {
-  std::string policy;  // canonical spec; "dense", "control"
-  std::string spec;    // what the plug-in was told
+  std::string policy;            // canonical spec; "dense", "control"
+  std::string name;              // the policy's name alone
+  std::optional<double> budget;  // share of dense's bytes that --budgets asked for
+  std::string spec;              // what the plug-in was told
   std::string model, model_sha256;
   int n_prompt = 0;
   std::string teacher;              // "greedy" or "text"
@@ -68,6 +70,8 @@ struct PolicyRecord {
   uint64_t sparse_steps = 0, dense_steps = 0;  // of single layers
   std::map<std::string, uint64_t> fallbacks;   // by reason, where there were any
   uint64_t rebuilds = 0;
+  // Time to choose, of choosing and attending in one-row steps; of the autonomous run.
+  std::optional<double> select_share;
   SpeedRecord speed;
   std::vector<int> autonomous_tokens;        // decisions 1 …
   std::vector<std::string> autonomous_text;  // a piece for each
@@ -79,6 +83,25 @@ struct LayerRecord {
   double omitted_mass_mean = 0, omitted_mass_max = 0;  // over decisions and query heads
   double bound_mean = 0;                               // E_l, mean over decisions
   double read_share = 1, unique_rows = 0;              // unique rows: a KV head and step
+  std::vector<double> omitted_mass_heads{};            // by query head, mean over decisions
+};
+
+// Which rows were read over time, as characters: lab/row_map.h.
+struct RowsRecord {
+  std::string policy, teacher;
+  int n_positions = 0, n_decisions = 0;  // what the map spans
+  int positions_a_column = 1, decisions_a_line = 1;
+  std::vector<std::string> map;  // a line every so many decisions
+};
+
+// The end of a cell's lines; or why there are none.
+struct CellRecord {
+  std::string policy, name;      // as in PolicyRecord
+  std::optional<double> budget;  // asked for
+  std::string state = "done";    // or "unmet": the budget cannot be met; "left_out": cannot run
+  std::string reason;            // of what is not done
+  std::optional<double> least_budget;  // share, where one was found
+  double seconds = 0;                  // it took
 };
 
 struct StepRecord {
@@ -91,21 +114,25 @@ Json ToJson(const PromptRecord& record);
 Json ToJson(const PolicyRecord& record);
 Json ToJson(const LayerRecord& record);
 Json ToJson(const StepRecord& record);
+Json ToJson(const RowsRecord& record);
+Json ToJson(const CellRecord& record);
 
 class RecordWriter {
  public:
   // Creates the file, or empties it.
   static Result<RecordWriter> Create(const std::string& path);
+  // Goes on after the first `keep_bytes` of a file that is there; the rest is cut off.
+  static Result<RecordWriter> GoOn(const std::string& path, uint64_t keep_bytes);
 
   template <typename Record>
   Status Write(const Record& record) {
     return WriteLine(ToJson(record));
   }
+  Status WriteLine(const Json& json);
   const std::string& path() const { return path_; }
 
  private:
   explicit RecordWriter(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
-  Status WriteLine(const Json& json);
 
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace condense {
 
@@ -21,6 +22,15 @@ std::optional<int> FirstSignificantDifference(std::span<const int> dense,
                                               std::span<const int> sparse,
                                               std::span<const double> dense_margins,
                                               double threshold = kSignificantMargin);
+
+// Of all spans of `length` successive decisions, the share without a difference: how likely a
+// continuation begun anywhere on the dense history is to go on like dense for that long.
+struct SpanSurvival {
+  int length = 0, n_spans = 0;
+  double share = 0;
+};
+// At lengths 1, 2, 4, … and the whole. Both [n_decisions]; empty where there are none.
+std::vector<SpanSurvival> SurvivalOfSpans(std::span<const int> dense, std::span<const int> sparse);
 
 // Decisions by "the margin condition delta < gamma / 2 held" and "the tokens are equal". The
 // condition suffices for equality, so `held_different` counts mistakes of arithmetic and must stay

@@ -128,6 +128,21 @@ TEST(Divergence, SignificantDifferenceSkipsSmallMargins) {
             2);
 }
 
+TEST(Divergence, SpansWithoutADifference) {
+  // Decisions 3 and 8 differ.
+  const std::vector<int> dense = {1, 2, 3, 4, 5, 6, 7, 8}, sparse = {1, 2, 0, 4, 5, 6, 7, 0};
+  const std::vector<SpanSurvival> spans = SurvivalOfSpans(dense, sparse);
+  ASSERT_EQ(spans.size(), 4u);
+  const int lengths[] = {1, 2, 4, 8}, n_spans[] = {8, 7, 5, 1}, kept[] = {6, 4, 1, 0};
+  for (size_t i = 0; i < spans.size(); ++i) {
+    EXPECT_EQ(spans[i].length, lengths[i]);
+    EXPECT_EQ(spans[i].n_spans, n_spans[i]);
+    EXPECT_DOUBLE_EQ(spans[i].share, static_cast<double>(kept[i]) / n_spans[i]);
+  }
+  EXPECT_TRUE(SurvivalOfSpans({}, {}).empty());
+  EXPECT_EQ(SurvivalOfSpans(std::vector<int>(5, 1), std::vector<int>(5, 1)).back().length, 5);
+}
+
 TEST(Divergence, FourMarginCases) {
   const std::vector<MarginCase> decisions = {
       {.margin = 1.0, .delta = 0.49, .equal = true}, {.margin = 1.0, .delta = 0.5, .equal = true},
@@ -219,6 +234,16 @@ TEST(Teacher, FiguresOfThreeDecisions) {
   EXPECT_EQ(figures.margins.held_equal, 1);
   EXPECT_EQ(figures.margins.open_different, 1);
   EXPECT_EQ(figures.margins.open_equal, 1);
+}
+
+TEST(Teacher, IntervalOfThePerplexityRatio) {
+  // Changes of 0.1, 0.2, 0.3 nats: mean 0.2, deviation 0.1.
+  std::vector<TeacherStep> steps(3);
+  for (int i = 0; i < 3; ++i) steps[i].nll_sparse = 0.1 * (i + 1);
+  const TeacherFigures figures = SummariseTeacher(steps);
+  const double half = 1.959963984540054 * 0.1 / std::sqrt(3.0);
+  EXPECT_NEAR(figures.ppl_interval.low, std::exp(0.2 - half), 1e-12);
+  EXPECT_NEAR(figures.ppl_interval.high, std::exp(0.2 + half), 1e-12);
 }
 
 TEST(Teacher, LayerBound) {

@@ -11,8 +11,6 @@ namespace condense {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-// The 97.5 % point of the standard normal distribution.
-constexpr double kZ95 = 1.959963984540054;
 
 double SortedQuantile(std::span<const double> sorted, double p) {
   const double position = p * static_cast<double>(sorted.size() - 1);

@@ -9,6 +9,9 @@
 
 namespace condense {
 
+// The 97.5 % point of the standard normal distribution.
+inline constexpr double kZ95 = 1.959963984540054;
+
 struct Interval {
   double low = 0, high = 0;
 };

@@ -9,7 +9,8 @@ namespace condense {
 TeacherFigures SummariseTeacher(std::span<const TeacherStep> steps) {
   TeacherFigures figures;
   figures.n_decisions = static_cast<int>(steps.size());
-  std::vector<double> kl, nll_dense, nll_sparse, delta_p, delta_p_squared, mass;
+  std::vector<double> kl, nll_dense, nll_sparse, nll_change, delta_p, delta_p_squared, mass;
+  std::vector<int> dense, sparse;
   std::vector<MarginCase> margins;
   int n_equal = 0;
   for (const TeacherStep& step : steps) {
@@ -22,6 +23,9 @@ TeacherFigures SummariseTeacher(std::span<const TeacherStep> steps) {
     kl.push_back(step.kl);
     nll_dense.push_back(step.nll_dense);
     nll_sparse.push_back(step.nll_sparse);
+    nll_change.push_back(step.nll_sparse - step.nll_dense);
+    dense.push_back(step.token_dense);
+    sparse.push_back(step.token_sparse);
     const double change = std::exp(-step.nll_sparse) - std::exp(-step.nll_dense);
     delta_p.push_back(change);
     delta_p_squared.push_back(change * change);
@@ -34,6 +38,9 @@ TeacherFigures SummariseTeacher(std::span<const TeacherStep> steps) {
   figures.ppl_dense = std::exp(Mean(nll_dense));
   figures.ppl_sparse = std::exp(Mean(nll_sparse));
   figures.ppl_ratio = std::exp(Mean(nll_sparse) - Mean(nll_dense));
+  const double error = kZ95 * StandardError(nll_change);
+  figures.ppl_interval = {std::exp(Mean(nll_change) - error), std::exp(Mean(nll_change) + error)};
+  figures.survival = SurvivalOfSpans(dense, sparse);
   figures.kl_mean = Mean(kl);
   figures.kl_median = Quantile(kl, 0.5);
   figures.kl_p99 = Quantile(kl, 0.99);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "metrics/divergence.h"
 #include "metrics/stats.h"
@@ -29,11 +30,13 @@ struct TeacherFigures {
       0;  // share of decisions whose greedy token equals the dense one on the same history
   Interval match_interval;
   double ppl_dense = 0, ppl_sparse = 0, ppl_ratio = 0;  // ratio 1: no loss; delta PPL = ratio - 1
+  Interval ppl_interval;  // of the ratio, 95 %, from the standard error of paired differences
   double kl_mean = 0, kl_median = 0, kl_p99 = 0, kl_max = 0, kl_stderr = 0;
   double delta_p_mean = 0, delta_p_rms = 0;  // change of the target's probability, sparse - dense
   double omitted_mass_mean = 0, omitted_mass_max = 0;
   double largest_margin_at_difference = 0;  // over decisions whose tokens differ; 0 where none does
   MarginCases margins;
+  std::vector<SpanSurvival> survival;
 };
 
 TeacherFigures SummariseTeacher(std::span<const TeacherStep> steps);

@@ -169,9 +169,10 @@ void PluginState::Report(std::span<const Observation> observations) {
   std::vector<condense_observation> out(observations.size());
   for (size_t i = 0; i < out.size(); ++i) {
     const Observation& from = observations[i];
-    out[i] = {from.layer,       from.query_head,    from.kv_head,        from.visible_rows,
-              from.rows_read,   from.omitted_mass,  from.value_norm_max, from.output_error,
-              from.output_norm, from.identity_error};
+    out[i] = {from.layer,          from.query_head,   from.kv_head,
+              from.visible_rows,   from.rows_read,    from.omitted_mass,
+              from.value_norm_max, from.output_error, from.output_norm,
+              from.identity_error, from.read.data(),  static_cast<int32_t>(from.read.size())};
   }
   observer(out.data(), out.size(), user);
 }

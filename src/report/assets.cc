@@ -37,6 +37,10 @@ CONDENSE_ASSET(kl, CONDENSE_ASSET_DIR "/kl.vl.json");
 CONDENSE_ASSET(omitted_mass, CONDENSE_ASSET_DIR "/omitted_mass.vl.json");
 CONDENSE_ASSET(speed, CONDENSE_ASSET_DIR "/speed.vl.json");
 CONDENSE_ASSET(margins, CONDENSE_ASSET_DIR "/margins.vl.json");
+CONDENSE_ASSET(pareto, CONDENSE_ASSET_DIR "/pareto.vl.json");
+CONDENSE_ASSET(survival, CONDENSE_ASSET_DIR "/survival.vl.json");
+CONDENSE_ASSET(head_mass, CONDENSE_ASSET_DIR "/head_mass.vl.json");
+CONDENSE_ASSET(rows, CONDENSE_ASSET_DIR "/rows.vl.json");
 CONDENSE_ASSET(vega, CONDENSE_VEGA_BUNDLE);
 
 namespace condense::report {
@@ -60,6 +64,10 @@ const std::array kEntries = {
     Entry CONDENSE_ENTRY("omitted_mass.vl.json", omitted_mass),
     Entry CONDENSE_ENTRY("speed.vl.json", speed),
     Entry CONDENSE_ENTRY("margins.vl.json", margins),
+    Entry CONDENSE_ENTRY("pareto.vl.json", pareto),
+    Entry CONDENSE_ENTRY("survival.vl.json", survival),
+    Entry CONDENSE_ENTRY("head_mass.vl.json", head_mass),
+    Entry CONDENSE_ENTRY("rows.vl.json", rows),
     Entry CONDENSE_ENTRY("vega_bundle.js", vega),
 };
 

@@ -8,7 +8,8 @@
 #include <cmath>
 #include <set>
 
-#include "report/assets.h"
+#include "report/chart_parts.h"
+#include "report/grid_charts.h"
 #include "report/html.h"
 
 namespace condense::report {
@@ -16,83 +17,6 @@ namespace {
 
 // On logarithmic axes zero has no place: margins and logit changes below this are drawn at it.
 constexpr double kLogitFloor = 1e-3;
-
-// One column of a chart's table: head, field of its data, how it is written.
-struct Column {
-  const char* head;
-  const char* field;
-  std::string (*format)(double);
-};
-
-std::string TableHtml(const std::string& caption, const std::vector<Column>& columns,
-                      const Json& rows) {
-  std::string out =
-      fmt::format("<table><caption><span>{}</span></caption><thead><tr>", EscapeHtml(caption));
-  for (const Column& column : columns) out += fmt::format("<th scope=\"col\">{}</th>", column.head);
-  out += "</tr></thead><tbody>\n";
-  for (const Json& row : rows) {
-    out += "<tr>";
-    for (const Column& column : columns) {
-      const auto it = row.find(column.field);
-      if (it == row.end() || it->is_null()) {
-        out += fmt::format("<td>{}</td>", kNoFigure);
-      } else if (it->is_string()) {
-        out += fmt::format("<td class=\"word\">{}</td>", EscapeHtml(it->get<std::string>()));
-      } else {
-        out += fmt::format("<td>{}</td>", column.format(it->get<double>()));
-      }
-    }
-    out += "</tr>\n";
-  }
-  return out + "</tbody></table>\n";
-}
-
-Json Spec(const char* name) {
-  Json spec =
-      Json::parse(Asset(name), nullptr, /*allow_exceptions=*/false, /*ignore_comments=*/true);
-  CONDENSE_CHECK(!spec.is_discarded());
-  return spec;
-}
-
-Json OrNull(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
-
-// What every chart says of a row.
-Json Point(const PolicyRow& row) {
-  return {{"key", row.key}, {"policy", row.policy}, {"label", row.Label()}, {"colour", row.colour}};
-}
-
-// A line across the chart for what is no point in it: the dense ceiling or the control.
-Json Rule(const std::string& label, double value) { return {{"label", label}, {"value", value}}; }
-
-// The control's values of `field`, one rule per teacher; the lowest bears one label for all.
-Json ControlRules(const RunView& view, const char* field, std::string (*format)(double)) {
-  Json rules = Json::array();
-  std::string label;
-  const PolicyRow* control = view.Row("control");
-  if (!control) return rules;
-  for (const Json* line : control->lines) {
-    const auto value = Number(*line, field);
-    if (!value) continue;
-    label += fmt::format("{}{}", label.empty() ? "control: " : ", ", format(*value));
-    if (control->lines.size() > 1) label += fmt::format(" {}", Text(*line, "teacher"));
-    rules.push_back(Rule("", *value));
-  }
-  const auto lowest =
-      std::min_element(rules.begin(), rules.end(),
-                       [](const Json& a, const Json& b) { return a["value"] < b["value"]; });
-  if (lowest != rules.end()) (*lowest)["label"] = label;
-  return rules;
-}
-
-// Puts the data under their names; a layer without data goes, since its scales would have no
-// extent.
-void SetData(Json& spec, Json::object_t datasets) {
-  if (spec.contains("layer"))
-    std::erase_if(spec["layer"].get_ref<Json::array_t&>(), [&](const Json& layer) {
-      return layer.contains("data") && datasets.at(layer["data"]["name"]).empty();
-    });
-  spec["datasets"] = std::move(datasets);
-}
 
 // Half as much again on either side of the shares, so that even one point stands among ticks.
 void SetShareDomain(Json& spec, const Json& points) {
@@ -259,20 +183,6 @@ void SetHeight(Json& spec, const Json& points, int step) {
   spec["height"] = step * labels.size();
 }
 
-// Offers the values of `field` that the points hold as the options of parameter `name`.
-void SetOptions(Json& spec, const char* name, const char* field, const Json& points) {
-  Json options = Json::array();
-  for (const Json& point : points)
-    if (std::find(options.begin(), options.end(), point[field]) == options.end())
-      options.push_back(point[field]);
-  for (Json& param : spec["params"]) {
-    if (param["name"] != name) continue;
-    param["value"] = options.front();
-    param["bind"]["options"] = std::move(options);
-    return;
-  }
-}
-
 void AddOmittedMass(const RunView& view, std::vector<Chart>& charts) {
   Json points = Json::array();
   for (const std::string& teacher : view.Teachers()) {
@@ -433,12 +343,16 @@ void AddMargins(const RunView& view, std::vector<Chart>& charts) {
 
 std::vector<Chart> MakeCharts(const RunView& view) {
   std::vector<Chart> charts;
-  AddDivergence(view, charts);
-  AddMatch(view, charts);
-  AddKl(view, charts);
-  AddOmittedMass(view, charts);
-  AddSpeed(view, charts);
-  AddMargins(view, charts);
+  if (view.is_grid()) {
+    AddGridCharts(view, charts);
+  } else {
+    AddDivergence(view, charts);
+    AddMatch(view, charts);
+    AddKl(view, charts);
+    AddOmittedMass(view, charts);
+    AddSpeed(view, charts);
+    AddMargins(view, charts);
+  }
   for (Chart& chart : charts) {
     chart.description =
         fmt::format("{}, {} policies. The figures are in the table below the chart.", chart.title,

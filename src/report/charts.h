@@ -5,18 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "report/run_view.h"
+#include "report/chart_parts.h"
 
 namespace condense::report {
-
-struct Chart {
-  std::string id;
-  std::string title;
-  std::string caption;        // HTML
-  std::string description{};  // plain words, for those who do not see the chart
-  Json spec;                  // Vega-Lite, its data inlined as datasets
-  std::string table{};        // HTML: the same data
-};
 
 // Only charts for which the records hold data.
 std::vector<Chart> MakeCharts(const RunView& view);

@@ -16,7 +16,8 @@ namespace {
 class Names {
  public:
   std::string operator()(const PolicyRow& row) {
-    if (!row.is_sparse()) return SpecHtml(row.policy);
+    // A letter of a grid stands for all budgets.
+    if (!row.is_sparse() || row.budget) return SpecHtml(row.policy);
     std::string name = fmt::format("<b class=\"key c{}\">{}</b>", row.colour + 1, row.key);
     if (named_.insert(row.policy).second) name += "&nbsp;" + SpecHtml(row.policy);
     return name;
@@ -92,7 +93,8 @@ std::string Autonomous(const RunView& view, Names& name) {
     ++n_known;
     const auto t_div = Number(line, "t_div");
     if (!t_div) {
-      survivors += (n_survivors++ ? ", " : "") + name(*row);
+      ++n_survivors;
+      if (!view.is_grid()) survivors += (survivors.empty() ? "" : ", ") + name(*row);
       continue;
     }
     if (!first || *t_div < *Number(first->Main(), "t_div")) first = row;
@@ -119,6 +121,7 @@ std::string Autonomous(const RunView& view, Names& name) {
     out += fmt::format(": the first difference is {}’s at decision {}, the last {}’s at {}",
                        name(*first), FormatCount(t_first), name(*last), FormatCount(t_last));
   }
+  if (view.is_grid() && n_survivors > 0) survivors = fmt::format("{} rows", n_survivors);
   out += n_survivors ? fmt::format("; {} wrote the same to the end. ", survivors) : ". ";
   return out;
 }
@@ -144,9 +147,14 @@ std::string NoiseFloor(const RunView& view, const std::string& teacher, Names& n
   out += ". ";
   const auto floor = Number(*line, "tf_match_low");
   std::string same;
-  for (const PolicyRow* row : Ranked(view, Text(*line, "teacher")))
-    if (floor && *Number(*row->Line(Text(*line, "teacher")), "tf_match") >= *floor)
-      same += (same.empty() ? "" : ", ") + name(*row);
+  size_t n_same = 0;
+  const std::vector<const PolicyRow*> ranked = Ranked(view, Text(*line, "teacher"));
+  for (const PolicyRow* row : ranked) {
+    if (!floor || *Number(*row->Line(Text(*line, "teacher")), "tf_match") < *floor) continue;
+    ++n_same;
+    if (!view.is_grid()) same += (same.empty() ? "" : ", ") + name(*row);
+  }
+  if (view.is_grid() && n_same > 0) same = fmt::format("{} of {} rows", n_same, ranked.size());
   if (floor && same.empty() && !view.SparseRows().empty())
     out += "Every policy lies below that interval: sparsity, not rounding, changed decisions.";
   else if (!same.empty())

@@ -20,7 +20,8 @@ constexpr std::array kTextFields = {
     "record",     "policy",       "teacher",   "program",          "version",
     "commit",     "compiler",     "cpu",       "llama_cpp_commit", "instruction_set",
     "model",      "model_sha256", "time_utc",  "text_source",      "ggml_version",
-    "model_desc", "kv_type_k",    "kv_type_v", "first_token_text", "text_sha256"};
+    "model_desc", "kv_type_k",    "kv_type_v", "first_token_text", "text_sha256",
+    "name",       "state",        "reason"};
 
 constexpr std::array kNumberFields = {"threads",
                                       "n_layers",
@@ -81,7 +82,16 @@ constexpr std::array kNumberFields = {"threads",
                                       "margin_dense",
                                       "delta",
                                       "margin_sparse",
-                                      "omitted_mass"};
+                                      "omitted_mass",
+                                      "budget",
+                                      "least_budget",
+                                      "ppl_ratio_low",
+                                      "ppl_ratio_high",
+                                      "select_share",
+                                      "seconds",
+                                      "n_positions",
+                                      "positions_a_column",
+                                      "decisions_a_line"};
 
 bool IsPiece(const Json& piece) {
   if (piece.is_string()) return true;
@@ -122,6 +132,22 @@ std::optional<std::string> WrongField(const Json& record) {
     if (auto what = wrong(key, is_pieces, "a list of pieces")) return what;
   for (const char* key : {"dense_tokens", "autonomous_tokens"})
     if (auto what = wrong(key, is_tokens, "a list of token ids")) return what;
+  const auto is_numbers = [](const Json& v) {
+    return v.is_array() &&
+           std::all_of(v.begin(), v.end(), [](const Json& number) { return number.is_number(); });
+  };
+  const auto is_spans = [](const Json& v) {
+    return v.is_array() && std::all_of(v.begin(), v.end(), [](const Json& span) {
+             return Number(span, "length") && Number(span, "share");
+           });
+  };
+  const auto is_lines = [](const Json& v) {
+    return v.is_array() &&
+           std::all_of(v.begin(), v.end(), [](const Json& line) { return line.is_string(); });
+  };
+  if (auto what = wrong("omitted_mass_heads", is_numbers, "a list of numbers")) return what;
+  if (auto what = wrong("survival", is_spans, "a list of spans")) return what;
+  if (auto what = wrong("map", is_lines, "a list of lines")) return what;
   return wrong("fallbacks", is_counts, "an object of counts");
 }
 
@@ -130,7 +156,12 @@ const char* MissingField(const std::string& kind, const Json& record) {
   const auto lacks = [&](const char* key) {
     return !record.contains(key) || record[key].is_null();
   };
-  if ((kind == "policy" || kind == "layer" || kind == "step") && lacks("policy")) return "policy";
+  if (kind != "run" && kind != "prompt" && lacks("policy")) {
+    for (const char* of_policy : {"policy", "layer", "step", "rows", "cell"})
+      if (kind == of_policy) return "policy";
+  }
+  if (kind == "cell" && lacks("state")) return "state";
+  if (kind == "rows" && lacks("map")) return "map";
   if ((kind == "layer" || kind == "step") && lacks("teacher")) return "teacher";
   if (kind == "layer" && lacks("layer")) return "layer";
   if (kind == "step" && lacks("decision")) return "decision";
@@ -256,6 +287,10 @@ Status ReadRecords(const std::string& path, std::vector<RunRecords>& runs) {
       run.layers.push_back(std::move(record));
     } else if (kind == "step") {
       run.steps.push_back(std::move(record));
+    } else if (kind == "rows") {
+      run.maps.push_back(std::move(record));
+    } else if (kind == "cell") {
+      if (Text(record, "state") != "done") run.cells.push_back(std::move(record));
     } else {
       ++unknown_kinds[kind];
     }

@@ -20,6 +20,8 @@ struct RunRecords {
   Json run;
   Json prompt{};  // null where the run ended before its prefill did
   std::vector<Json> policies{}, layers{}, steps{};
+  std::vector<Json> maps{};   // which rows were read over time
+  std::vector<Json> cells{};  // of rows that were not run: the budget is not met, or left out
   std::vector<std::string> notes{};  // what the reader of the page must know about these records
 };
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "report/assets.h"
 #include "report/charts.h"
 #include "report/findings.h"
+#include "report/grid.h"
 #include "report/html.h"
 #include "report/parting.h"
 #include "report/records.h"
@@ -61,6 +63,9 @@ std::string NotesHtml(const RunView& view) {
   for (const PolicyRow& row : view.rows)
     if (!row.Line("text"))
       no_text += fmt::format("{}{}", no_text.empty() ? "" : ", ", SpecHtml(row.policy));
+  const bool none_has = std::none_of(view.rows.begin(), view.rows.end(),
+                                     [](const PolicyRow& row) { return row.Line("text"); });
+  if (none_has && view.is_grid()) no_text = "any row";
   if (!no_text.empty())
     out += fmt::format(
         "<li>No run on the file’s own next tokens (teacher “text”) is recorded for {}: the "
@@ -69,6 +74,36 @@ std::string NotesHtml(const RunView& view) {
   return out.empty()
              ? ""
              : "<ul class=\"notes\" aria-label=\"Notes on these records\">" + out + "</ul>\n";
+}
+
+// A handful of policies: every figure and every text in sight.
+std::string RowSections(const RunView& view, const std::string& charts) {
+  return fmt::format(
+      "<section><h2>Decisions</h2>\n{}</section>\n<section><h2>Bytes and "
+      "speed</h2>\n{}</section>\n"
+      "<section><h2>Charts</h2>\n{}<div class=\"charts\">{}</div></section>\n"
+      "<section><h2>Where tokens part</h2>\n{}</section>\n",
+      Scrolled(DecisionsTable(view), "Decisions, table"),
+      Scrolled(CostTable(view), "Bytes and speed, table"), LegendHtml(view), charts,
+      PartingHtml(view));
+}
+
+std::string Folded(const char* summary, const std::string& html) {
+  return fmt::format("<details class=\"more\"><summary>{}</summary>\n{}</details>\n", summary,
+                     html);
+}
+
+// Many policies at the same budgets: charts first, then a line a cell; the rest folded away.
+std::string GridSections(const RunView& view, const std::string& charts) {
+  return fmt::format(
+      "<section><h2>Quality against bytes</h2>\n{}<div class=\"charts\">{}</div></section>\n"
+      "<section><h2>Every policy at every budget</h2>\n{}{}</section>\n"
+      "<section><h2>More</h2>\n{}{}{}</section>\n",
+      GridLegendHtml(view), charts, LeftOutHtml(view),
+      Scrolled(GridTable(view), "Every policy at every budget, table"),
+      Folded("Decisions under both teachers", Scrolled(DecisionsTable(view), "Decisions, table")),
+      Folded("Rows, bytes and fallbacks", Scrolled(CostTable(view), "Bytes and speed, table")),
+      Folded("Where tokens part", PartingHtml(view)));
 }
 
 std::string RunHtml(const RunView& view, size_t n_runs, Json& specs) {
@@ -82,20 +117,12 @@ std::string RunHtml(const RunView& view, size_t n_runs, Json& specs) {
                                view.id, EscapeHtml(Text(view.run(), "text_source")),
                                FormatCount(Number(view.run(), "offset").value_or(0)))
                  : "";
+  if (charts.empty()) charts = "<p>These records hold nothing to draw.</p>";
   return fmt::format(
       "<article class=\"run\" id=\"{0}\">\n{1}<section aria-label=\"What was "
-      "found\">{2}{3}</section>\n"
-      "<section><h2>Decisions</h2>\n{4}</section>\n<section><h2>Bytes and "
-      "speed</h2>\n{5}</section>\n"
-      "<section><h2>Charts</h2>\n{6}<div class=\"charts\">{7}</div></section>\n"
-      "<section><h2>Where tokens part</h2>\n{8}</section>\n<section><h2>This "
-      "run</h2>\n{9}</section>\n"
-      "</article>\n",
+      "found\">{2}{3}</section>\n{4}<section><h2>This run</h2>\n{5}</section>\n</article>\n",
       view.id, heading, FindingsHtml(view), NotesHtml(view),
-      Scrolled(DecisionsTable(view), "Decisions, table"),
-      Scrolled(CostTable(view), "Bytes and speed, table"), LegendHtml(view),
-      charts.empty() ? "<p>These records hold nothing to draw.</p>" : charts, PartingHtml(view),
-      FactsHtml(view));
+      view.is_grid() ? GridSections(view, charts) : RowSections(view, charts), FactsHtml(view));
 }
 
 Status WriteFile(const std::string& path, const std::string& bytes) {

@@ -20,59 +20,14 @@
 #include "report/parting.h"
 #include "report/records.h"
 #include "report/run_view.h"
+#include "report/test_page.h"
 #include "tests/report/made_records.h"
 
 namespace condense::report {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::Not;
-
-class ReportTest : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() /
-              fmt::format("condense_report_{}_{}", getpid(),
-                          testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string File(const std::string& name, const std::string& bytes) {
-    const fs::path path = folder_ / name;
-    std::ofstream(path, std::ios::binary) << bytes;
-    return path;
-  }
-
-  // The page of records that must be accepted.
-  std::string Page(const std::string& bytes) { return PageOf({File("records.jsonl", bytes)}); }
-  std::string PageOf(const std::vector<std::string>& files) {
-    const std::string out = folder_ / "report.html";
-    const Status status = WriteReport(files, out);
-    EXPECT_TRUE(status.ok()) << status.error();
-    std::ifstream in(out, std::ios::binary);
-    std::stringstream all;
-    all << in.rdbuf();
-    return all.str();
-  }
-
-  // The reason why these records are refused; no page may be left behind.
-  std::string Refusal(const std::string& bytes) {
-    const std::string out = folder_ / "report.html";
-    const Status status = WriteReport({File("records.jsonl", bytes)}, out);
-    EXPECT_FALSE(status.ok());
-    EXPECT_FALSE(fs::exists(out));
-    return status.error();
-  }
-
-  fs::path folder_;
-};
-
-std::string Lines(const MadeRun& made = {}) { return ToLines(MakeRecords(made)); }
-
-// The page before its scripts.
-std::string Body(const std::string& page) { return page.substr(0, page.find("<script")); }
 
 // field → recorded value, of all rows of this policy and teacher in both tables.
 std::multimap<std::string, std::string> Figures(const std::string& page, const std::string& policy,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace condense::report {
 namespace {
@@ -34,7 +35,10 @@ const Json& PolicyRow::Main() const {
   return greedy ? *greedy : *lines.front();
 }
 
-std::string PolicyRow::Label() const { return is_sparse() ? key + "  " + policy : policy; }
+std::string PolicyRow::Label() const {
+  if (budget) return fmt::format("{} {:g} %", name, 100 * *budget);
+  return is_sparse() ? key + "  " + policy : policy;
+}
 
 const PolicyRow* RunView::Row(const std::string& policy) const {
   for (const PolicyRow& row : rows)
@@ -62,6 +66,16 @@ std::vector<std::string> RunView::Teachers() const {
   return teachers;
 }
 
+bool RunView::is_grid() const {
+  return std::any_of(rows.begin(), rows.end(), [](const PolicyRow& row) { return row.budget; });
+}
+
+std::string RunView::MainTeacher() const {
+  const std::vector<std::string> teachers = Teachers();
+  const bool has_text = std::find(teachers.begin(), teachers.end(), "text") != teachers.end();
+  return has_text || teachers.empty() ? "text" : teachers.front();
+}
+
 double RunView::Horizon() const {
   double horizon = 0;
   for (const PolicyRow& row : rows)
@@ -77,22 +91,33 @@ RunView MakeView(const RunRecords& records, int run_idx) {
     auto row = std::find_if(view.rows.begin(), view.rows.end(),
                             [&](const PolicyRow& known) { return known.policy == policy; });
     if (row == view.rows.end()) {
-      view.rows.push_back({.policy = policy});
+      view.rows.push_back({.policy = policy,
+                           .name = policy.substr(0, policy.find(':')),
+                           .budget = Number(line, "budget")});
       row = view.rows.end() - 1;
     }
     row->lines.push_back(&line);
   }
   std::stable_sort(view.rows.begin(), view.rows.end(),
                    [](const PolicyRow& a, const PolicyRow& b) { return RowRank(a) < RowRank(b); });
+  const bool is_grid = view.is_grid();
+  if (is_grid) {
+    std::stable_sort(view.rows.begin(), view.rows.end(), [](const auto& a, const auto& b) {
+      return std::tuple(RowRank(a), a.name, a.budget.value_or(2)) <
+             std::tuple(RowRank(b), b.name, b.budget.value_or(2));
+    });
+  }
   int n_sparse = 0;
+  std::string last_name;
   for (PolicyRow& row : view.rows) {
     std::stable_sort(row.lines.begin(), row.lines.end(), [](const Json* a, const Json* b) {
       return TeacherRank(Text(*a, "teacher")) < TeacherRank(Text(*b, "teacher"));
     });
     if (RowRank(row) < 2) continue;
-    row.key = KeyOf(n_sparse);
-    row.colour = n_sparse % kColours;
-    ++n_sparse;
+    if (!is_grid || row.name != last_name) ++n_sparse;
+    last_name = row.name;
+    row.key = KeyOf(n_sparse - 1);
+    row.colour = (n_sparse - 1) % kColours;
   }
   return view;
 }

@@ -15,6 +15,8 @@ struct PolicyRow {
   std::string policy;                // canonical spec, "dense" or "control"
   std::string key{};                 // "A", "B", …; empty for dense and control
   int colour = 0;                    // 0 … kColours - 1
+  std::string name{};                // the policy's name alone
+  std::optional<double> budget{};    // that --budgets asked for, share of dense's bytes
   std::vector<const Json*> lines{};  // one per teacher: greedy, text, then any other
 
   bool is_sparse() const { return !key.empty(); }
@@ -23,19 +25,25 @@ struct PolicyRow {
   // Where the fields of the autonomous run and of the cost are taken from: greedy's line, else the
   // first.
   const Json& Main() const;
-  // "A mean:blocks=8"; without a key the policy alone.
+  // "A mean:blocks=8"; of a budget asked for "mean 5 %"; without a key the policy alone.
   std::string Label() const;
 };
 
 struct RunView {
   const RunRecords* records = nullptr;
   std::string id;                 // "run1": prefix of every id in the page
-  std::vector<PolicyRow> rows{};  // dense, control, then policies in the order of the records
+  std::vector<PolicyRow> rows{};  // dense, control, then policies in the order of the records; of
+                                  // a grid by name and budget
 
   const Json& run() const { return records->run; }
   const Json& prompt() const { return records->prompt; }
   const PolicyRow* Row(const std::string& policy) const;
   std::vector<const PolicyRow*> SparseRows() const;
+  // Many policies at the same budgets: letters and colours are of names, and the page is one of
+  // comparison.
+  bool is_grid() const;
+  // The teacher that charts of a grid show: the text where there is one.
+  std::string MainTeacher() const;
   // Teachers that any line has: greedy, text, then any other.
   std::vector<std::string> Teachers() const;
   // Largest number of decisions of any line: the horizon of the autonomous run.

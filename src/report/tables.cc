@@ -8,34 +8,9 @@
 namespace condense::report {
 namespace {
 
-using Format = std::string (*)(double);
-
-std::string Figure(const Json& record, const char* field, Format format) {
-  const std::optional<double> value = Number(record, field);
-  if (!value)
-    return fmt::format("<span class=\"none\" title=\"not recorded\">{}</span>", kNoFigure);
-  return fmt::format("<data class=\"{}\" value=\"{}\">{}</data>", field, RawNumber(*value),
-                     format(*value));
-}
-
 std::string Cell(const std::string& inner, int rows = 1, const char* kind = "") {
   return fmt::format("<td{}{}>{}</td>", rows > 1 ? fmt::format(" rowspan=\"{}\"", rows) : "", kind,
                      inner);
-}
-
-// T_div or T_sig: null means that no decision within the horizon differed, absent that it is not
-// known.
-std::string Divergence(const Json& record, const char* field) {
-  const auto it = record.find(field);
-  if (it == record.end()) return Figure(record, field, FormatCount);
-  if (!it->is_null()) return Figure(record, field, FormatCount);
-  return fmt::format("<span class=\"{} survives\">survives</span>", field);
-}
-
-std::string Interval(const Json& record, const char* low, const char* high, Format format) {
-  if (!Number(record, low) || !Number(record, high)) return "";
-  return fmt::format("<span class=\"interval\">{} to {}</span>", Figure(record, low, format),
-                     Figure(record, high, format));
 }
 
 std::string PolicyHead(const PolicyRow& row, int rows) {
@@ -51,7 +26,7 @@ std::string PolicyHead(const PolicyRow& row, int rows) {
 
 std::string PplChange(const Json& record) {
   const std::optional<double> ratio = Number(record, "ppl_ratio");
-  if (!ratio) return Figure(record, "ppl_ratio", FormatNumber);
+  if (!ratio) return FigureHtml(record, "ppl_ratio", FormatNumber);
   return fmt::format("<data class=\"ppl_ratio\" value=\"{}\">{}</data>", RawNumber(*ratio),
                      FormatSignedPercent(*ratio - 1));
 }
@@ -72,11 +47,11 @@ std::string Fallbacks(const Json& record) {
 std::string Asked(const Json& record) {
   const auto nominal = Number(record, "nominal_rows_per_query_head");
   const auto visible = Number(record, "visible_rows");
-  std::string out = Figure(record, "nominal_rows_per_query_head", FormatCount);
+  std::string out = FigureHtml(record, "nominal_rows_per_query_head", FormatCount);
   if (nominal && visible && *visible > 0)
     out +=
         fmt::format("<span class=\"interval\">{} of {}</span>", FormatPercent(*nominal / *visible),
-                    Figure(record, "visible_rows", FormatCount));
+                    FigureHtml(record, "visible_rows", FormatCount));
   return out;
 }
 
@@ -86,8 +61,8 @@ std::string BytesRead(const Json& record) {
   if (!k || !v) return kNoFigure;
   return fmt::format(
       "{}<span class=\"interval\">K {}, V {}</span><span class=\"interval\">summaries {}</span>",
-      FormatBytes(*k + *v + summary.value_or(0)), Figure(record, "k_bytes", FormatBytes),
-      Figure(record, "v_bytes", FormatBytes), Figure(record, "summary_bytes", FormatBytes));
+      FormatBytes(*k + *v + summary.value_or(0)), FigureHtml(record, "k_bytes", FormatBytes),
+      FigureHtml(record, "v_bytes", FormatBytes), FigureHtml(record, "summary_bytes", FormatBytes));
 }
 
 void Fact(std::string& out, const char* name, const std::string& html) {
@@ -125,6 +100,27 @@ std::string CommandLine(const Json& run) {
 }
 
 }  // namespace
+
+std::string FigureHtml(const Json& record, const char* field, Format format) {
+  const std::optional<double> value = Number(record, field);
+  if (!value)
+    return fmt::format("<span class=\"none\" title=\"not recorded\">{}</span>", kNoFigure);
+  return fmt::format("<data class=\"{}\" value=\"{}\">{}</data>", field, RawNumber(*value),
+                     format(*value));
+}
+
+std::string DivergenceHtml(const Json& record, const char* field) {
+  const auto it = record.find(field);
+  if (it == record.end()) return FigureHtml(record, field, FormatCount);
+  if (!it->is_null()) return FigureHtml(record, field, FormatCount);
+  return fmt::format("<span class=\"{} survives\">survives</span>", field);
+}
+
+std::string IntervalHtml(const Json& record, const char* low, const char* high, Format format) {
+  if (!Number(record, low) || !Number(record, high)) return "";
+  return fmt::format("<span class=\"interval\">{} to {}</span>", FigureHtml(record, low, format),
+                     FigureHtml(record, high, format));
+}
 
 std::string FactsHtml(const RunView& view) {
   const Json &run = view.run(), &prompt = view.prompt();
@@ -205,27 +201,28 @@ std::string DecisionsTable(const RunView& view) {
                          EscapeHtml(Text(line, "teacher")));
       if (i == 0) {
         out += PolicyHead(row, n_lines);
-        out += Cell(Figure(row.Main(), "kv_read_share", FormatPercent), n_lines);
-        out += Cell(Divergence(row.Main(), "t_div"), n_lines);
-        out += Cell(Divergence(row.Main(), "t_sig"), n_lines);
+        out += Cell(FigureHtml(row.Main(), "kv_read_share", FormatPercent), n_lines);
+        out += Cell(DivergenceHtml(row.Main(), "t_div"), n_lines);
+        out += Cell(DivergenceHtml(row.Main(), "t_sig"), n_lines);
       }
       out += Cell(EscapeHtml(TeacherName(Text(line, "teacher"))), 1, " class=\"word\"");
-      out += Cell(Figure(line, "n_decisions", FormatCount));
-      out += Cell(Figure(line, "tf_match", FormatPercent) +
-                  Interval(line, "tf_match_low", "tf_match_high", FormatPercent));
+      out += Cell(FigureHtml(line, "n_decisions", FormatCount));
+      out += Cell(FigureHtml(line, "tf_match", FormatPercent) +
+                  IntervalHtml(line, "tf_match_low", "tf_match_high", FormatPercent));
       out += Cell(PplChange(line));
+      out += Cell(FigureHtml(line, "kl_mean", FormatNumber) +
+                  (Number(line, "kl_stderr")
+                       ? "<span class=\"interval\">± " +
+                             FigureHtml(line, "kl_stderr", FormatNumber) + "</span>"
+                       : ""));
       out +=
-          Cell(Figure(line, "kl_mean", FormatNumber) +
-               (Number(line, "kl_stderr") ? "<span class=\"interval\">± " +
-                                                Figure(line, "kl_stderr", FormatNumber) + "</span>"
-                                          : ""));
-      out += Cell(Figure(line, "kl_median", FormatNumber) + "<span class=\"interval\">99 % " +
-                  Figure(line, "kl_p99", FormatNumber) + "</span><span class=\"interval\">max " +
-                  Figure(line, "kl_max", FormatNumber) + "</span>");
-      out += Cell(Figure(line, "same_top", FormatPercent));
-      out +=
-          Cell(Figure(line, "omitted_mass_mean", FormatPercent) + "<span class=\"interval\">max " +
-               Figure(line, "omitted_mass_max", FormatPercent) + "</span>");
+          Cell(FigureHtml(line, "kl_median", FormatNumber) + "<span class=\"interval\">99 % " +
+               FigureHtml(line, "kl_p99", FormatNumber) + "</span><span class=\"interval\">max " +
+               FigureHtml(line, "kl_max", FormatNumber) + "</span>");
+      out += Cell(FigureHtml(line, "same_top", FormatPercent));
+      out += Cell(FigureHtml(line, "omitted_mass_mean", FormatPercent) +
+                  "<span class=\"interval\">max " +
+                  FigureHtml(line, "omitted_mass_max", FormatPercent) + "</span>");
       out += "</tr>\n";
     }
     out += "</tbody>\n";
@@ -255,18 +252,18 @@ std::string CostTable(const RunView& view) {
                        row.is_sparse() ? "" : " class=\"reference\"");
     out += PolicyHead(row, 1);
     out += Cell(Asked(line));
-    out += Cell(Figure(line, "unique_rows_per_kv_head", FormatNumber));
+    out += Cell(FigureHtml(line, "unique_rows_per_kv_head", FormatNumber));
     out += Cell(BytesRead(line));
-    out += Cell(Figure(line, "dense_bytes", FormatBytes));
-    out += Cell(Figure(line, "kv_read_share", FormatPercent));
-    out += Cell(Figure(line, "sparse_tokens_per_second", FormatNumber));
-    out += Cell(Figure(line, "dense_tokens_per_second", FormatNumber));
-    out += Cell(Figure(line, "speed_ratio_median", FormatTimes) +
-                Interval(line, "speed_ratio_low", "speed_ratio_high", FormatTimes));
-    out += Cell(Figure(line, "sparse_steps", FormatCount) + "<span class=\"interval\">dense " +
-                Figure(line, "dense_steps", FormatCount) + "</span>");
+    out += Cell(FigureHtml(line, "dense_bytes", FormatBytes));
+    out += Cell(FigureHtml(line, "kv_read_share", FormatPercent));
+    out += Cell(FigureHtml(line, "sparse_tokens_per_second", FormatNumber));
+    out += Cell(FigureHtml(line, "dense_tokens_per_second", FormatNumber));
+    out += Cell(FigureHtml(line, "speed_ratio_median", FormatTimes) +
+                IntervalHtml(line, "speed_ratio_low", "speed_ratio_high", FormatTimes));
+    out += Cell(FigureHtml(line, "sparse_steps", FormatCount) + "<span class=\"interval\">dense " +
+                FigureHtml(line, "dense_steps", FormatCount) + "</span>");
     out += Cell(Fallbacks(line), 1, " class=\"word\"");
-    out += Cell(Figure(line, "rebuilds", FormatCount));
+    out += Cell(FigureHtml(line, "rebuilds", FormatCount));
     out += "</tr>\n";
   }
   return out + "</tbody></table>\n";

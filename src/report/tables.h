@@ -9,6 +9,16 @@
 
 namespace condense::report {
 
+using Format = std::string (*)(double);
+
+// A figure of a record; a dash where it is not recorded.
+std::string FigureHtml(const Json& record, const char* field, Format format);
+// T_div or T_sig: null means that no decision within the horizon differed, absent that it is not
+// known.
+std::string DivergenceHtml(const Json& record, const char* field);
+// "from to" under a figure; nothing where one of them is not recorded.
+std::string IntervalHtml(const Json& record, const char* low, const char* high, Format format);
+
 // Model, text, sizes, machine and versions as a description list.
 std::string FactsHtml(const RunView& view);
 // Quality by policy and teacher, with n, intervals and the share of KV bytes read.

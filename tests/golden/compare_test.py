@@ -28,7 +28,7 @@ MARGINS = {"largest_margin_at_difference"}
 # Of the machine, the build or the clock.
 VOLATILE = {"version", "commit", "llama_cpp_commit", "ggml_version", "compiler", "instruction_set", "cpu", "time_utc", "argv",
             "threads", "text_source", "prefill_seconds", "prefill_tokens_per_second", "sparse_tokens_per_second",
-            "dense_tokens_per_second", "speed_pairs", "speed_ratio_median", "speed_ratio_low", "speed_ratio_high", "model",
+            "dense_tokens_per_second", "speed_pairs", "select_share", "speed_ratio_median", "speed_ratio_low", "speed_ratio_high", "model",
             # Of pieces of text: the tokens are there.
             "dense_text", "autonomous_text", "first_token_text",
             # Ranks and differences between nearly equal figures.
@@ -51,6 +51,7 @@ class Compare(host.HostTest):
     def compare(self, *arguments, text=None):
         """The records of one run: [objects]."""
         records = self.folder / "records.jsonl"
+        records.unlink(missing_ok=True)  # what is there is not run again
         command = [host.need(host.BUILD / "bin" / "condense", "build the target condense"), "compare", "--records", records]
         if text is not None:
             (self.folder / "text.txt").write_text(text)

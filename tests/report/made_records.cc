@@ -2,6 +2,8 @@
 // last policy but one survives its horizon.
 #include "tests/report/made_records.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -15,9 +17,12 @@ constexpr int kPromptTokens = 7511;
 constexpr double kRowBytes = 2.0 * 64 * 2 * 3 * 30;  // K and V, f16, 3 KV heads of 64, 30 layers
 
 struct Policy {
-  std::string name;
+  std::string spec;
   double share, match_greedy, match_text, kl, ratio;
   Json t_div, t_sig;
+  Json budget = nullptr;
+
+  std::string Name() const { return spec.substr(0, spec.find(':')); }
 };
 
 const std::vector<std::string> kWords = {
@@ -55,6 +60,44 @@ std::vector<Json> MadePieces(int n, bool odd) {
 }
 
 Json Line(const char* kind) { return {{"schema", 1}, {"record", kind}}; }
+
+// Shares of spans without a difference, each decision being kept with this chance.
+Json MadeSurvival(double match, int n) {
+  Json spans = Json::array();
+  for (int length = 1; length <= n; length *= 2)
+    spans.push_back(
+        {{"length", length}, {"n", n - length + 1}, {"share", std::pow(match, length)}});
+  return spans;
+}
+
+// A window at the end and scattered marks before it.
+Json MadeMap(int seed) {
+  Json lines = Json::array();
+  for (int i = 0; i < 64; ++i) {
+    std::string line(128, '0');
+    for (int c = 0; c < 128; ++c) {
+      if (c > 118) line[c] = '9';
+      if ((c * 7 + i / 3 * seed) % (11 + seed % 5) == 0)
+        line[c] = static_cast<char>('1' + (c + i) % 5);
+    }
+    if (i < 40) line[127] = ' ';
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+Json MadeCell(const std::string& policy, const std::string& name, Json budget, const char* state,
+              const std::string& reason) {
+  Json cell = Line("cell");
+  cell.update({{"policy", policy},
+               {"name", name},
+               {"budget", std::move(budget)},
+               {"state", state},
+               {"reason", reason},
+               {"least_budget", nullptr},
+               {"seconds", 1.5}});
+  return cell;
+}
 
 }  // namespace
 
@@ -118,7 +161,17 @@ std::vector<Json> MakeRecords(const MadeRun& made) {
   std::vector<Policy> policies = {{"dense", 1, 1, 1, 0, 1, nullptr, nullptr}};
   if (made.control) policies.push_back({"control", 1, 0.992, 0.994, 0.0009, 0.99, 74, nullptr});
   const int n_policies = static_cast<int>(made.policies.size());
-  for (int i = 0; i < std::min(n_policies, made.n_finished); ++i) {
+  for (int i = 0; i < n_policies && !made.budgets.empty(); ++i) {
+    for (size_t b = i + 1 < n_policies ? 0 : 1; b < made.budgets.size(); ++b) {
+      const double budget = made.budgets[b];
+      const double kl = 0.004 * std::pow(1.22, (i * 7) % n_policies) * std::pow(0.1 / budget, 1.1);
+      policies.push_back({fmt::format("{}:budget={:g}%", made.policies[i], 100 * budget),
+                          budget * uniform(0.93, 1), 1 - std::min(0.6, kl),
+                          1 - std::min(0.5, kl / 2), kl, 2 - budget,
+                          Json(1 + static_cast<int>(uniform(0, 0.5) * n)), nullptr, Json(budget)});
+    }
+  }
+  for (int i = 0; made.budgets.empty() && i < std::min(n_policies, made.n_finished); ++i) {
     const double share = 0.014 * std::pow(2, i) * uniform(0.9, 1.1);
     const bool survives = i == n_policies - 2;
     const int t_div = 1 + static_cast<int>(uniform(0.02, 0.4) * (i + 1) / n_policies * n);
@@ -130,7 +183,7 @@ std::vector<Json> MakeRecords(const MadeRun& made) {
 
   for (size_t p = 0; p < policies.size(); ++p) {
     const Policy& policy = policies[p];
-    const bool is_dense = policy.name == "dense";
+    const bool is_dense = policy.spec == "dense";
     std::vector<Json> text = dense_text;
     std::vector<int> tokens = dense_tokens;
     if (!policy.t_div.is_null()) {
@@ -150,7 +203,11 @@ std::vector<Json> MakeRecords(const MadeRun& made) {
       const double dense_bytes = kRowBytes * (kPromptTokens + n / 2.0) * n;
       const double read = policy.share * dense_bytes;
       Json line = Line("policy");
-      line.update({{"policy", policy.name},
+      line.update({{"policy", policy.spec},
+                   {"name", policy.Name()},
+                   {"budget", policy.budget},
+                   {"select_share", is_dense ? Json(nullptr) : Json(0.25)},
+                   {"survival", MadeSurvival(match, n)},
                    {"teacher", teacher},
                    {"model", made.model},
                    {"model_sha256", std::string(64, 'a')},
@@ -165,6 +222,8 @@ std::vector<Json> MakeRecords(const MadeRun& made) {
                    {"ppl_dense", greedy ? 1.21 : 6.4},
                    {"ppl_sparse", (greedy ? 1.21 : 6.4) * (1 + kl * 0.6)},
                    {"ppl_ratio", 1 + kl * 0.6},
+                   {"ppl_ratio_low", 1 + kl * 0.4},
+                   {"ppl_ratio_high", 1 + kl * 0.8},
                    {"kl_mean", kl},
                    {"kl_median", kl * 0.31},
                    {"kl_p99", kl * 9.7},
@@ -195,25 +254,26 @@ std::vector<Json> MakeRecords(const MadeRun& made) {
       out.push_back(line);
       if (is_dense) continue;
 
-      for (int layer = 0; layer < made.n_layers && policy.name != "control"; ++layer) {
+      for (int layer = 0; layer < made.n_layers && policy.spec != "control"; ++layer) {
         const double mass =
             std::min(0.9, (0.02 + 0.3 * kl) * (1 + std::sin(layer * 0.55)) * uniform(0.8, 1.2));
         Json record = Line("layer");
-        record.update({{"policy", policy.name},
+        record.update({{"policy", policy.spec},
                        {"teacher", teacher},
                        {"layer", layer},
                        {"omitted_mass_mean", mass},
                        {"omitted_mass_max", std::min(1.0, 3 * mass)},
                        {"bound_mean", 11 * mass},
                        {"read_share", policy.share},
-                       {"unique_rows", policy.share * kPromptTokens}});
+                       {"unique_rows", policy.share * kPromptTokens},
+                       {"omitted_mass_heads", std::vector<double>(9, mass)}});
         out.push_back(record);
       }
       for (int i = 0; i < n && made.steps; ++i) {
         const double margin = std::exp(uniform(-4, 2.5)), delta = kl * std::exp(uniform(-1, 3));
         const bool differs = delta > margin / 2 && uniform(0, 1) < 0.4;
         Json record = Line("step");
-        record.update({{"policy", policy.name},
+        record.update({{"policy", policy.spec},
                        {"teacher", teacher},
                        {"decision", i + 1},
                        {"token_dense", dense_tokens[i]},
@@ -229,6 +289,24 @@ std::vector<Json> MakeRecords(const MadeRun& made) {
         out.push_back(record);
       }
     }
+    if (!policy.budget.is_null()) {
+      Json rows = Line("rows");
+      rows.update({{"policy", policy.spec},
+                   {"teacher", made.text_teacher ? "text" : "greedy"},
+                   {"n_positions", kPromptTokens + n},
+                   {"n_decisions", n},
+                   {"positions_a_column", 60},
+                   {"decisions_a_line", 2},
+                   {"map", MadeMap(static_cast<int>(p))}});
+      out.push_back(rows);
+    }
+    out.push_back(MadeCell(policy.spec, policy.Name(), policy.budget, "done", ""));
+  }
+  if (!made.budgets.empty()) {
+    const std::string& last = made.policies.back();
+    out.push_back(MadeCell(last + ":budget", last, made.budgets[0], "unmet",
+                           "the budget is made too small: the least possible here is 7.5 %"));
+    out.push_back(MadeCell("gated", "gated", nullptr, "left_out", "gated: gates=FILE is missing"));
   }
   return out;
 }

@@ -22,6 +22,9 @@ struct MadeRun {
   bool odd_text = false;  // emoji over two tokens, </script>, control bytes, no valid UTF-8
   // Policies of the list that are finished; the others' lines are missing, as when the run was cut.
   int n_finished = 1 << 20;
+  // As `--policies … --budgets` writes them: `policies` are names, each at these shares of dense's
+  // bytes; the last one cannot meet the first budget, and one more is left out.
+  std::vector<double> budgets = {};
 };
 
 // One line of a file each, in the order in which they are written.

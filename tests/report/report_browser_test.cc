@@ -162,6 +162,18 @@ TEST_F(ReportInBrowser, FitsANarrowScreen) {
       << loaded.dom.substr(std::min(loaded.dom.find("data-sideways"), loaded.dom.size()), 40);
 }
 
+// Twenty policies at four budgets: all six charts, the page does not go sideways, and it stays
+// small enough to be sent around.
+TEST_F(ReportInBrowser, DrawsManyPoliciesAtEqualBytes) {
+  MadeRun made{.policies = {}, .budgets = {0.02, 0.05, 0.1, 0.2}};
+  for (int i = 0; i < 20; ++i) made.policies.push_back("policy_" + std::string(1, 'a' + i));
+  const Loaded loaded = Load(made, 1280);
+  ExpectClean(loaded, 6);
+  EXPECT_LT(fs::file_size(folder_ / "report.html"), 5'000'000u);
+  EXPECT_EQ(Count(loaded.dom, "the least possible here is 7.5 %"), 1);
+  ExpectClean(LoadPage(folder_ / "report.html", 390), 6);
+}
+
 // The same checks see a page that is wrong.
 TEST_F(ReportInBrowser, ChecksSeeAPageThatSpeaksAndAsks) {
   const fs::path page = folder_ / "bad.html";

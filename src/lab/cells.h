@@ -1,0 +1,57 @@
+// Which cells a comparison of many policies has: every registered policy at every budget. Works
+// from the plug-in's own description of its policies; knows no name. Pure but for the plug-in that
+// spells specs.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "lab/records.h"
+
+namespace condense {
+
+// One policy at one budget.
+struct CompareCell {
+  std::string policy;              // canonical spec
+  std::string name;                // the policy's
+  std::optional<double> budget{};  // share of dense's bytes asked for by --budgets
+  // The budget is a share that the policy itself solves for at every step (its key `budget`).
+  bool solves_budget = false;
+  // Why the budget cannot be met, where that shows without running; and the least that can.
+  std::string unmet{};
+  std::optional<double> least_budget{};
+};
+
+struct LeftOut {
+  std::string spec, reason;
+};
+
+struct CellPlan {
+  std::vector<CompareCell> cells;  // by policy, then budget
+  std::vector<LeftOut> left_out;   // what cannot run, with the plug-in's reason
+};
+
+struct CellRequest {
+  std::vector<std::string> names;  // "all", or policies
+  std::vector<double> budgets;     // shares of dense's bytes, (0, 1]
+  double visible_rows = 0;         // mean over the decisions to come
+};
+
+// `policies`: what condense_api.policies_json says. `canonical`: spells a spec, or says what is
+// wrong with it.
+//
+// A policy with the key `budget` is given that share at every budget. One without it is told rows:
+// `tokens`, or `window` less what it reads at the start (its key `sink` or `anchor`), so that it
+// reads that share of the rows visible on average. One with none of these keys has one cell, as it
+// is by default. Errors: an unknown name.
+Result<CellPlan> PlanCells(
+    const Json& policies, const CellRequest& request,
+    const std::function<Result<std::string>(const std::string& spec)>& canonical);
+
+// "mean" of "mean:budget=5%".
+std::string PolicyName(const std::string& spec);
+
+}  // namespace condense

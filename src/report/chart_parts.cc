@@ -1,0 +1,91 @@
+// Specs come from assets/, figures from records; nothing here knows what a chart is of.
+#include "report/chart_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "report/assets.h"
+#include "report/html.h"
+
+namespace condense::report {
+
+std::string TableHtml(const std::string& caption, const std::vector<Column>& columns,
+                      const Json& rows) {
+  std::string out =
+      fmt::format("<table><caption><span>{}</span></caption><thead><tr>", EscapeHtml(caption));
+  for (const Column& column : columns) out += fmt::format("<th scope=\"col\">{}</th>", column.head);
+  out += "</tr></thead><tbody>\n";
+  for (const Json& row : rows) {
+    out += "<tr>";
+    for (const Column& column : columns) {
+      const auto it = row.find(column.field);
+      if (it == row.end() || it->is_null()) {
+        out += fmt::format("<td>{}</td>", kNoFigure);
+      } else if (it->is_string()) {
+        out += fmt::format("<td class=\"word\">{}</td>", EscapeHtml(it->get<std::string>()));
+      } else {
+        out += fmt::format("<td>{}</td>", column.format(it->get<double>()));
+      }
+    }
+    out += "</tr>\n";
+  }
+  return out + "</tbody></table>\n";
+}
+
+Json Spec(const char* name) {
+  Json spec =
+      Json::parse(Asset(name), nullptr, /*allow_exceptions=*/false, /*ignore_comments=*/true);
+  CONDENSE_CHECK(!spec.is_discarded());
+  return spec;
+}
+
+Json OrNull(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
+
+Json Point(const PolicyRow& row) {
+  return {{"key", row.key}, {"policy", row.policy}, {"label", row.Label()}, {"colour", row.colour}};
+}
+
+Json Rule(const std::string& label, double value) { return {{"label", label}, {"value", value}}; }
+
+Json ControlRules(const RunView& view, const char* field, std::string (*format)(double)) {
+  Json rules = Json::array();
+  std::string label;
+  const PolicyRow* control = view.Row("control");
+  if (!control) return rules;
+  for (const Json* line : control->lines) {
+    const auto value = Number(*line, field);
+    if (!value) continue;
+    label += fmt::format("{}{}", label.empty() ? "control: " : ", ", format(*value));
+    if (control->lines.size() > 1) label += fmt::format(" {}", Text(*line, "teacher"));
+    rules.push_back(Rule("", *value));
+  }
+  const auto lowest =
+      std::min_element(rules.begin(), rules.end(),
+                       [](const Json& a, const Json& b) { return a["value"] < b["value"]; });
+  if (lowest != rules.end()) (*lowest)["label"] = label;
+  return rules;
+}
+
+void SetData(Json& spec, Json::object_t datasets) {
+  if (spec.contains("layer"))
+    std::erase_if(spec["layer"].get_ref<Json::array_t&>(), [&](const Json& layer) {
+      return layer.contains("data") && datasets.at(layer["data"]["name"]).empty();
+    });
+  spec["datasets"] = std::move(datasets);
+}
+
+void SetOptions(Json& spec, const char* name, const char* field, const Json& points) {
+  Json options = Json::array();
+  for (const Json& point : points)
+    if (std::find(options.begin(), options.end(), point[field]) == options.end())
+      options.push_back(point[field]);
+  for (Json& param : spec["params"]) {
+    if (param["name"] != name) continue;
+    param["value"] = options.front();
+    param["bind"]["options"] = std::move(options);
+    return;
+  }
+}
+
+}  // namespace condense::report
