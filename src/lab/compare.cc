@@ -147,8 +147,9 @@ class Comparison {
 
   Status Prefill() {
     // Once in force, a policy says what it wants kept of prompts: this one is computed dense.
-    for (const std::string& spec : spec_.policies) {
-      const Result<std::string> wanted = plugin_.SetPolicy(spec);
+    for (const CompareCell& cell : spec_.cells) {
+      if (IsFinished(cell.policy)) continue;
+      const Result<std::string> wanted = plugin_.SetPolicy(cell.policy);
       if (!wanted.ok()) return Error{wanted.error()};
     }
     const Result<std::string> policy = plugin_.SetPolicy("dense");
