@@ -82,7 +82,7 @@ uint64_t AttentionBits(const KernelCase& shape) {
   return hash.value();
 }
 
-// Statistics of one chunk's blocks, and their scores by each of 3 queries.
+// Statistics of one chunk's blocks, their scores by each of 3 queries, and sums of them.
 uint64_t SummaryBits(KvType type, int dim) {
   Hash hash;
   KernelData data({.n_rows = 512, .n_queries = 3, .k_dim = dim, .k_type = type});
@@ -104,12 +104,16 @@ uint64_t SummaryBits(KvType type, int dim) {
     for (size_t i = 0; i < tiles.size(); ++i)
       StoreInTile(stats[i].data(), dim, tiles[i].data() + at, b % kTileBlocks);
   }
-  std::vector<float> scores(args.n_blocks);
+  std::vector<float> scores(args.n_blocks), sums(dim);
   for (int query = 0; query < 3; ++query) {
     const float* q = args.q + static_cast<size_t>(query) * dim;
     ScoreMean(tiles[0].data(), n_tiles, dim, q, args.scale, scores.data());
     hash.Add(scores);
     ScoreMinMax(tiles[1].data(), tiles[2].data(), n_tiles, dim, q, args.scale, scores.data());
+    hash.Add(scores);
+    SumTiles(tiles[0].data(), n_tiles, dim, scores.data(), sums.data());
+    hash.Add(sums);
+    ScoreMean(tiles[0].data(), n_tiles, 1, q, args.scale, scores.data());  // one channel
     hash.Add(scores);
   }
   return hash.value();
