@@ -19,6 +19,10 @@ void ChunkLogits(const LayerQuery& query, const HeadRange& heads, const float* q
   static thread_local std::vector<int32_t> rows;           // [16 n_blocks]
   static thread_local std::vector<uint16_t> mask;          // [n_blocks]
   static thread_local std::vector<const uint16_t*> masks;  // [n_heads]
+  // All that any chunk needs: lists grow by a row now and then.
+  logits.reserve(static_cast<size_t>(heads.n_heads) * kChunkRows);
+  rows.reserve(kChunkRows);
+  mask.reserve(kChunkRows / kBlockRows);
   const KvView& kv = *query.kv;
   AttendArgs args;
   args.n_blocks = BlocksFor(static_cast<int>(n));
@@ -65,6 +69,8 @@ bool AddSoftmax(std::span<float> p, float* sums) {
 bool AddListShares(const LayerQuery& query, const HeadRange& heads, const float* q,
                    std::span<const int32_t> rows, std::span<const uint16_t> visible, float* sums) {
   static thread_local std::vector<float> p;  // [n_heads, n_rows]
+  const size_t n_whole = (rows.size() + kChunkRows) / kChunkRows * kChunkRows;
+  p.reserve(heads.n_heads * n_whole);
   p.resize(heads.n_heads * rows.size());
   for (size_t begin = 0; begin < rows.size(); begin += kChunkRows) {
     const size_t n = std::min<size_t>(kChunkRows, rows.size() - begin);
