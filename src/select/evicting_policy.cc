@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kernels/top.h"
-#include "select/list_shares.h"
+#include "select/row_shares.h"
 
 namespace condense {
 namespace {
@@ -369,7 +369,7 @@ std::vector<PolicyKey> EvictionKeys(const char* tokens, const char* tokens_help)
       {"tokens", tokens, tokens_help, true},
       {"budget", "",
        "budget: share of the K + V bytes of dense attention, such as 5%; instead of tokens", true},
-      {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}};
+      DenseLayersKey()};
 }
 
 }  // namespace condense

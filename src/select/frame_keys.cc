@@ -16,8 +16,6 @@ const std::vector<std::string>& ShareNames() {
   return names;
 }
 
-PolicyKey DenseLayersKey() { return {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}; }
-
 bool IsBudgetKey(std::string_view name) {
   return name == "blocks" || name == "tokens" || name == "budget" || name == "anchor" ||
          name == "window";

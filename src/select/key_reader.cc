@@ -28,6 +28,8 @@ Result<LayerRange> ParseLayers(std::string_view text) {
   return LayerRange{static_cast<int>(first.value()), static_cast<int>(last.value())};
 }
 
+PolicyKey DenseLayersKey() { return {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}; }
+
 std::string PrintLayers(LayerRange layers) {
   std::string text = std::to_string(layers.first);
   if (layers.last == layers.first) return text;

@@ -25,6 +25,9 @@ struct LayerRange {
 Result<LayerRange> ParseLayers(std::string_view text);
 std::string PrintLayers(LayerRange layers);
 
+// The key of policies that may leave layers dense, read by KeyReader::Layers.
+PolicyKey DenseLayersKey();
+
 // A key may have values of its own for some layers (`window@0-7=1024`). Reads give the value of
 // the layer that AtLayer set, or what holds where no layer says otherwise.
 class KeyReader {

@@ -33,7 +33,7 @@ std::vector<PolicyKey> PatternKeys(std::vector<PolicyKey> own) {
       {"budget", "",
        "budget: share of the K + V bytes of dense attention, such as 5%; instead of tokens", true}};
   std::move(own.begin(), own.end(), std::back_inserter(keys));
-  keys.push_back({"dense_layers", "none", "layers kept dense: 0-1, 7 or none"});
+  keys.push_back(DenseLayersKey());
   return keys;
 }
 

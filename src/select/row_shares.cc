@@ -40,8 +40,6 @@ PolicyKey WindowKey(int rows) {
           "rows: the last visible ones are always read; 1 to " + std::to_string(kMostWindow)};
 }
 
-PolicyKey DenseLayersKey() { return {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}; }
-
 RowOptions ReadRowOptions(KeyReader& reader) {
   RowOptions options;
   options.anchor = static_cast<int>(reader.Int("anchor", 0, kMostAnchor));
@@ -87,23 +85,23 @@ void BlockLogits(const LayerQuery& query, const KvView& keys, int kv_head, int f
   RowLogits(args, logits);
 }
 
-void ListLogits(const LayerQuery& query, const KvView& keys, int kv_head,
+void ListLogits(const LayerQuery& query, const KvView& keys, const HeadRange& heads, const float* q,
                 std::span<const int32_t> rows, float* logits, size_t stride) {
   static thread_local std::vector<const uint16_t*> masks;
-  static thread_local std::vector<float> of_call;  // [group, 16 n_blocks]
+  static thread_local std::vector<float> of_call;  // [n_heads, 16 n_blocks]
   std::array<int32_t, kChunkRows> padded;
   std::array<uint16_t, kChunkBlocks> lanes;
-  const int group = query.group(), n_rows = static_cast<int>(rows.size());
-  of_call.resize(static_cast<size_t>(group) * kChunkRows);
-  masks.assign(group, lanes.data());
+  const int n_rows = static_cast<int>(rows.size());
+  of_call.resize(static_cast<size_t>(heads.n_heads) * kChunkRows);
+  masks.assign(heads.n_heads, lanes.data());
   AttendArgs args;
-  args.k = keys.KeyRow(kv_head, 0);
+  args.k = keys.KeyRow(heads.kv_head, 0);
   args.k_stride = keys.k_row;
   args.k_type = keys.k_type;
   args.k_dim = keys.k_dim;
   args.rows = padded.data();
-  args.n_queries = group;
-  args.q = query.q + static_cast<size_t>(kv_head) * group * keys.k_dim;
+  args.n_queries = heads.n_heads;
+  args.q = q + static_cast<size_t>(heads.first_head) * keys.k_dim;
   args.scale = query.scale;
   args.softcap = query.softcap;
   args.masks = masks.data();
@@ -116,9 +114,33 @@ void ListLogits(const LayerQuery& query, const KvView& keys, int kv_head,
     lanes[args.n_blocks - 1] = LastLanes(n);
     RowLogits(args, of_call.data());
     const int n_lanes = args.n_blocks * kBlockRows;
-    for (int h = 0; h < group; ++h)
+    for (int h = 0; h < heads.n_heads; ++h)
       std::copy_n(of_call.data() + h * n_lanes, n_lanes, logits + h * stride + first);
   }
+}
+
+bool AddListShares(const LayerQuery& query, const HeadRange& heads, const float* q,
+                   std::span<const int32_t> rows, std::span<const uint16_t> visible, float* sums) {
+  static thread_local std::vector<float> p;  // [n_heads, stride]
+  // Lists grow by a row now and then: whole chunks, so that few of these steps allocate.
+  const size_t stride = (rows.size() + kChunkRows) / kChunkRows * kChunkRows;
+  p.resize(heads.n_heads * stride);
+  ListLogits(query, *query.kv, heads, q, rows, p.data(), stride);
+  const auto sees = [&](int32_t row) {
+    return visible.empty() ||
+           (static_cast<size_t>(row) / kBlockRows < visible.size() && HasRow(visible, row));
+  };
+  if (std::none_of(rows.begin(), rows.end(), sees)) return true;
+  for (int h = 0; h < heads.n_heads; ++h) {
+    const std::span<float> of_head(p.data() + h * stride, rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (!sees(rows[i])) of_head[i] = kMinusInf;
+    }
+    const std::optional<double> share = ExpShares(of_head);
+    if (!share) return false;
+    for (size_t i = 0; i < rows.size(); ++i) sums[i] += static_cast<float>(of_head[i] * *share);
+  }
+  return true;
 }
 
 void ListRows(std::span<const uint16_t> mask, std::vector<int32_t>& rows) {

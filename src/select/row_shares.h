@@ -21,13 +21,12 @@ struct RowOptions {
   LayerRange dense_layers;
 };
 
-// The keys `tokens`, `anchor` and `window` of that many rows, `budget` ("8%", or "" where another
-// key decides unless it is given), and `dense_layers`. `counted`: what the budget counts.
+// The keys `tokens`, `anchor` and `window` of that many rows, and `budget` ("8%", or "" where
+// another key decides unless it is given). `counted`: what the budget counts.
 PolicyKey TokensKey(int rows);
 PolicyKey BudgetKey(const std::string& share, const std::string& counted);
 PolicyKey AnchorKey(int rows);
 PolicyKey WindowKey(int rows);
-PolicyKey DenseLayersKey();
 
 // Reads `anchor`, `window`, `dense_layers`.
 RowOptions ReadRowOptions(KeyReader& reader);
@@ -63,10 +62,24 @@ std::optional<double> ExpShares(std::span<float> p);
 void BlockLogits(const LayerQuery& query, const KvView& keys, int kv_head, int first_block,
                  int n_blocks, const uint16_t* rows, float* logits);
 
-// The same of any rows of one KV head, in any order: [group, stride], 16 BlocksFor(rows.size()) of
-// each set, -inf past the last row.
-void ListLogits(const LayerQuery& query, const KvView& keys, int kv_head,
+// Query heads [first_head, first_head + n_heads) of one KV head.
+struct HeadRange {
+  int kv_head = 0, first_head = 0, n_heads = 0;
+};
+inline HeadRange GroupOf(const LayerQuery& query, int kv_head) {
+  return {kv_head, kv_head * query.group(), query.group()};
+}
+
+// Logits of any rows, in any order: [n_heads, stride], 16 BlocksFor(rows.size()) of each set, -inf
+// past the last row. q: [n_query_heads, k_dim], the step's own or another query.
+void ListLogits(const LayerQuery& query, const KvView& keys, const HeadRange& heads, const float* q,
                 std::span<const int32_t> rows, float* logits, size_t stride);
+
+// sums[i] += the shares that the heads give rows[i], each head's softmax taken over the rows of the
+// list that `visible` has (empty: all). A head that sees none of them gives nothing. False, with
+// sums spoilt, where a logit is not finite.
+bool AddListShares(const LayerQuery& query, const HeadRange& heads, const float* q,
+                   std::span<const int32_t> rows, std::span<const uint16_t> visible, float* sums);
 
 // The rows of a mask, ascending.
 void ListRows(std::span<const uint16_t> mask, std::vector<int32_t>& rows);

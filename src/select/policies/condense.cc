@@ -19,6 +19,7 @@
 #include "select/registry.h"
 #include "select/row_choice.h"
 #include "select/row_parts.h"
+#include "select/row_shares.h"
 
 namespace condense {
 namespace {
@@ -40,9 +41,8 @@ struct Options {
   double scan_share = 1;  // of the segments, (0, 1]
   double mass = 1;        // (0, 1]
   bool copies = false;
-  int anchor = 1, window = 64;
+  RowOptions rows;  // anchor, window, dense_layers
   int refresh_segments = 64;
-  LayerRange dense_layers;
 };
 
 struct StepScratch {
@@ -160,7 +160,7 @@ class CondensePolicy final : public Policy {
     StepScratch& s = scratch;
     CONDENSE_CHECK(query.codes != nullptr && query.memory != nullptr);
     selection.Reset();
-    if (options_.dense_layers.Contains(query.layer)) {
+    if (options_.rows.dense_layers.Contains(query.layer)) {
       selection.reason = Fallback::kLayer;
       return;
     }
@@ -168,7 +168,7 @@ class CondensePolicy final : public Policy {
       selection.reason = Fallback::kShort;
       return;
     }
-    FindRowParts(query, options_.anchor, options_.window, s.parts);
+    FindRowParts(query, options_.rows.anchor, options_.rows.window, s.parts);
     if (options_.byte_share >= 1 || static_cast<int>(s.parts.segments.size()) < kLeastSegments) {
       selection.reason = Fallback::kShort;
       return;
@@ -325,11 +325,9 @@ std::unique_ptr<Policy> Make(KeyReader& reader) {
   options.scan_share = reader.Percent("scan", 0.01, 100) / 100;
   options.mass = reader.Percent("mass", 0.01, 100) / 100;
   options.copies = reader.Choice("copies", {"none", "q8_0"}) == 1;
-  options.anchor = static_cast<int>(reader.Int("anchor", 0, 1024));
-  options.window = static_cast<int>(reader.Int("window", 1, 1'000'000));
+  options.rows = ReadRowOptions(reader);
   options.refresh_segments =
       static_cast<int>(reader.Int("refresh", kSegmentRows, 16'000'000) / kSegmentRows);
-  options.dense_layers = reader.Layers("dense_layers");
   return std::make_unique<CondensePolicy>(options);
 }
 
@@ -360,11 +358,11 @@ CONDENSE_REGISTER_POLICY(
                  {"copies", "none",
                   "q8_0: rows are read from copies at 8 bits a value, in half as much memory again "
                   "(f16)"},
-                 {"anchor", "1", "rows: the first visible ones are always read; 0 to 1024"},
-                 {"window", "64", "rows: the last visible ones are always read; 1 to 1000000"},
+                 AnchorKey(1),
+                 WindowKey(64),
                  {"refresh", "4096",
                   "rows after which the codebook is trained anew; 64 to 16000000"},
-                 {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}},
+                 DenseLayersKey()},
         .make = Make});
 
 }  // namespace

@@ -303,7 +303,7 @@ CONDENSE_REGISTER_POLICY(
                  {"window", "64",
                   "rows: the last visible ones are always read, and queries vote on rows among "
                   "them; 1 to 1000000"},
-                 {"dense_layers", "none", "layers kept dense: 0-1, 7 or none"}},
+                 DenseLayersKey()},
         .make = Make});
 
 }  // namespace

@@ -167,8 +167,10 @@ class RetrievalPolicy final : public Policy {
     const size_t n = n_fixed + n_probed;
     head.fixed.resize(group * n_fixed);
     head.logits.resize(group * n);
-    ListLogits(query, *query.kv, kv_head, step.always_rows, head.fixed.data(), n_fixed);
-    ListLogits(query, *query.kv, kv_head, head.probed, head.logits.data(), n);
+    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, step.always_rows,
+               head.fixed.data(), n_fixed);
+    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, head.probed, head.logits.data(),
+               n);
     head.worth.assign(head.probed.size(), 0.0);
     for (int h = 0; h < group; ++h) {
       const std::span<float> p(head.logits.data() + h * n, n);

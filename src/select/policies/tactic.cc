@@ -206,8 +206,10 @@ class TacticPolicy final : public Policy {
     const int group = query.group();
     head.logits.resize(group * (fixed + sampled));
     float* sampled_logits = head.logits.data() + group * fixed;
-    ListLogits(query, *query.kv, kv_head, step.always_rows, head.logits.data(), fixed);
-    ListLogits(query, *query.kv, kv_head, head.sampled, sampled_logits, sampled);
+    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, step.always_rows,
+               head.logits.data(), fixed);
+    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, head.sampled, sampled_logits,
+               sampled);
     head.mass.assign(head.ranking.n_clusters() + 1, 0.0);
     for (int h = 0; h < group; ++h) {
       if (!AddMasses({head.logits.data() + h * fixed, fixed},

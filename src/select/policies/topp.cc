@@ -236,7 +236,8 @@ class ToppPolicy final : public Policy {
         static_cast<size_t>(BlocksFor(static_cast<int>(s.always_rows.size()))) * kBlockRows;
     const int n_tiles = s.candidates.back() / kTileBlocks + 1;
     head.logits.resize(group * stride);
-    ListLogits(query, *query.kv, kv_head, s.always_rows, head.logits.data(), stride);
+    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, s.always_rows,
+               head.logits.data(), stride);
     head.scores.resize(static_cast<size_t>(n_tiles) * kTileBlocks);
     head.worth.assign(query.visible.size(), 0.0);
     for (int h = 0; h < group; ++h) {
