@@ -34,7 +34,6 @@ struct HeadScratch {
   std::vector<float> logits;    // [group, probed]
   std::vector<double> worth;    // [n_probed]
   std::vector<int32_t> order;
-  bool finite = true;
   uint64_t bytes = 0;  // read to choose
 };
 
@@ -82,25 +81,14 @@ class RetrievalPolicy final : public Policy {
 
  private:
   void Choose(const LayerQuery& query, double most, StepScratch& s, Selection& selection) const {
-    const int n_heads = query.kv->n_kv_heads;
-    const size_t n_blocks = query.visible.size();
-    selection.n_blocks = static_cast<int>(n_blocks);
-    selection.k_masks.resize(n_heads * n_blocks);
-    if (s.heads.size() < static_cast<size_t>(n_heads)) s.heads.resize(n_heads);
-#pragma omp parallel for num_threads(query.n_threads) if (query.n_threads > 1) schedule(static)
-    for (int g = 0; g < n_heads; ++g) {
-      const std::span<uint16_t> mask(selection.KMask(g), n_blocks);
-      std::copy(s.step.always.begin(), s.step.always.end(), mask.begin());
-      s.heads[g].bytes = 0;
-      s.heads[g].finite = ChooseHead(query, g, most, s.step, s.heads[g], mask);
-    }
-    for (int g = 0; g < n_heads; ++g) {
-      if (!s.heads[g].finite) {
-        selection.Reset();
-        selection.reason = Fallback::kNan;
-        return;
-      }
-      selection.summary_bytes += s.heads[g].bytes;
+    const bool finite = ChooseByHead(query, s.step, s.heads, selection,
+                                     [&](int g, HeadScratch& head, std::span<uint16_t> mask) {
+                                       return ChooseHead(query, g, most, s.step, head, mask);
+                                     });
+    if (!finite) {
+      selection.Reset();
+      selection.reason = Fallback::kNan;
+      return;
     }
     selection.dense = false;
   }

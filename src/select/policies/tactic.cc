@@ -65,8 +65,7 @@ struct HeadScratch {
   std::vector<float> logits;     // [group, rows always read], then [group, sampled]
   std::vector<double> mass;      // [n_clusters + 1] of the rows always read and so many clusters
   std::vector<int32_t> rows;     // scratch
-  bool finite = true;
-  uint64_t bytes = 0;  // read to choose
+  uint64_t bytes = 0;            // read to choose
 };
 
 // Of the calling thread; the team works on it.
@@ -108,26 +107,14 @@ class TacticPolicy final : public Policy {
 
  private:
   void Choose(const LayerQuery& query, double rest, StepScratch& s, Selection& selection) const {
-    const int n_heads = query.kv->n_kv_heads;
-    const size_t n_blocks = query.visible.size();
-    selection.n_blocks = static_cast<int>(n_blocks);
-    selection.k_masks.resize(n_heads * n_blocks);
-    if (s.heads.size() < static_cast<size_t>(n_heads)) s.heads.resize(n_heads);
-#pragma omp parallel for num_threads(query.n_threads) if (query.n_threads > 1) schedule(static)
-    for (int g = 0; g < n_heads; ++g) {
-      const std::span<uint16_t> mask(selection.KMask(g), n_blocks);
-      std::copy(s.step.always.begin(), s.step.always.end(), mask.begin());
-      s.heads[g].bytes = 0;
-      s.heads[g].finite = ChooseHead(query, g, rest, s.step, s.heads[g], mask);
-    }
-    bool finite = true;
+    const bool finite = ChooseByHead(query, s.step, s.heads, selection,
+                                     [&](int g, HeadScratch& head, std::span<uint16_t> mask) {
+                                       return ChooseHead(query, g, rest, s.step, head, mask);
+                                     });
     int64_t n_rows = 0;
-    for (int g = 0; g < n_heads; ++g) {
-      finite = finite && s.heads[g].finite;
-      n_rows += CountRows({selection.KMask(g), n_blocks});
-      selection.summary_bytes += s.heads[g].bytes;
-    }
-    if (!finite || n_rows == int64_t{query.n_visible} * n_heads) {
+    for (int g = 0; g < query.kv->n_kv_heads; ++g)
+      n_rows += CountRows({selection.KMask(g), query.visible.size()});
+    if (!finite || n_rows == int64_t{query.n_visible} * query.kv->n_kv_heads) {
       selection.Reset();
       selection.reason = finite ? Fallback::kShort : Fallback::kNan;
       return;
