@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "gtest/gtest.h"
 #include "host.h"
+#include "made_files.h"
 #include "select/key_reader.h"
 #include "select/registry.h"
 
@@ -53,9 +54,9 @@ std::vector<std::string> AllSpecs() {
   };
   std::vector<std::string> specs;
   for (const PolicyInfo* info : RegisteredPolicies()) {
-    specs.push_back(info->name);
+    specs.push_back(MadeSpec(*info, ""));
     for (const std::string& setting : settings) {
-      const std::string spec = info->name + ":" + setting;
+      const std::string spec = MadeSpec(*info, setting);
       const PolicySpec parsed = ParseSpec(spec).value();
       bool has_all = true;
       for (const auto& [key, value] : parsed.keys) {
