@@ -24,7 +24,7 @@ void RotateBy(const RopeRule& rule, const float* at, float sign, float* values) 
 
 }  // namespace
 
-void RopeTable::Cover(const RopeRule& rule, uint64_t id, int n) {
+void RopeTable::Cover(const RopeRule& rule, uint64_t id, int n, int most) {
   if (id_ != id) {
     id_ = id;
     n_positions_ = 0;
@@ -32,6 +32,7 @@ void RopeTable::Cover(const RopeRule& rule, uint64_t id, int n) {
   }
   if (n <= n_positions_ || n_dims_ == 0) return;
   const int wanted = (n + kPositionsAtOnce - 1) / kPositionsAtOnce * kPositionsAtOnce;
+  values_.reserve(static_cast<size_t>(std::max(wanted, most + kPositionsAtOnce)) * n_dims_);
   values_.resize(static_cast<size_t>(wanted) * n_dims_);
   const int half = n_dims_ / 2;
   const float step = std::pow(rule.freq_base, -2.0f / static_cast<float>(n_dims_));

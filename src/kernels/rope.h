@@ -26,8 +26,8 @@ struct RopeRule {
 class RopeTable {
  public:
   // Makes them for positions [0, n). `id`: the rule's, so that a table may serve several in turn.
-  // Allocates for many positions at once.
-  void Cover(const RopeRule& rule, uint64_t id, int n);
+  // Allocates nothing while n stays within `most`.
+  void Cover(const RopeRule& rule, uint64_t id, int n, int most);
   // [n_dims / 2] cosines, then as many sines.
   const float* At(int position) const {
     return values_.data() + static_cast<size_t>(position) * n_dims_;

@@ -6,6 +6,7 @@
 #include <ggml.h>
 #include <gguf.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 

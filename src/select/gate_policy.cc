@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "kernels/summary.h"
 #include "select/row_shares.h"
@@ -56,6 +57,7 @@ class GatePolicy final : public Policy {
     static thread_local StepScratch scratch;
     StepScratch& s = scratch;
     selection.Reset();
+    s.seen.reserve(query.kv->n_rows);
     ListRows(query.visible, s.seen);
     if (!Fits(query, s)) {
       selection.reason = Fallback::kLayer;
@@ -147,8 +149,8 @@ class GatePolicy final : public Policy {
                .dim = gate_->key_dim(),
                .rows = s.seen,
                .n_rows = kv.n_rows});
-    s.angles.host.Cover(gate_->model().rope, id_, query.n_visible);
-    s.angles.own.Cover(gate_->own_rope(), id_, query.n_visible);
+    s.angles.host.Cover(gate_->model().rope, id_, query.n_visible, kv.n_rows);
+    s.angles.own.Cover(gate_->own_rope(), id_, query.n_visible, kv.n_rows);
     const std::span<const int32_t> missing = keys.missing();
     const int n = static_cast<int>(missing.size()) * kv.n_kv_heads;
     if (n == 0) return;
@@ -206,6 +208,9 @@ class GatePolicy final : public Policy {
     const int block_rows = gate_->block_rows();
     const int n_whole = query.n_visible / block_rows;
     const bool rest = query.n_visible % block_rows != 0;
+    const size_t most = query.kv->n_rows / block_rows + 1;
+    head.scores.reserve(most);
+    head.order.reserve(most);
     head.scores.assign(n_whole, 0.0f);
     const float rest_logit =
         gate_->Score({&query, &s.angles, &query.index->gates()}, kv_head, head.scores);

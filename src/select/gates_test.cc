@@ -55,7 +55,7 @@ class GatesTest : public ::testing::TestWithParam<std::string> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GatesTest, ::testing::Values("seer", "nsa"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& kind) { return kind.param; });
 
 TEST_P(GatesTest, WithoutGatesSaysWhatIsNeeded) {
   const std::string error = ErrorOf(kind_);
@@ -195,7 +195,7 @@ TEST(Rope, BackUndoesForth) {
   for (const RopePairs pairs : {RopePairs::kNeox, RopePairs::kNorm}) {
     const RopeRule rule{.pairs = pairs, .n_dims = 12, .factors = {1, 1, 2, 2, 4, 4}};
     RopeTable table;
-    table.Cover(rule, 1, 5000);
+    table.Cover(rule, 1, 5000, 5000);
     std::vector<float> values(16), rotated;
     for (int c = 0; c < 16; ++c) values[c] = static_cast<float>(c * c % 11) - 5;
     rotated = values;

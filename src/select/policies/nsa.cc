@@ -10,8 +10,12 @@
 // softmax runs over the union of blocks and window; compressed values are never read. A model that
 // was trained with the three branches does not get its output from this.
 #include <algorithm>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/linear.h"
@@ -70,6 +74,9 @@ class NsaGate final : public Gate {
     const LayerQuery& query = *step.query;
     const int d = model_.head_dim, n_runs = step.keys->n_runs(), group = model_.group();
     if (n_runs == 0) return 0;
+    const size_t most = query.kv->n_rows / stride_ + 1;
+    sums.reserve(most);
+    shares.reserve(most);
     sums.assign(n_runs, 0.0f);
     shares.resize(n_runs);
     for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
