@@ -4,6 +4,7 @@
 // keys of blocks that have just filled and one query a layer.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
