@@ -59,13 +59,14 @@ size_t BlockIndex::bytes() const {
   size_t n = sizeof(SummarySet) * have_.capacity() +
              sizeof(uint64_t) * (fingerprint_.capacity() + last_rows_.capacity());
   for (const std::vector<Line>& column : columns_) n += sizeof(Line) * column.capacity();
-  return n + clusters_.bytes();
+  return n + clusters_.bytes() + gates_.bytes();
 }
 
 void BlockIndex::MarkWritten(int row) {
   const size_t block = row / kBlockRows;
   if (block < have_.size()) have_[block] = 0;
   clusters_.MarkWritten(row);
+  gates_.MarkWritten(row);
 }
 
 bool BlockIndex::has_summaries() const {
@@ -75,6 +76,7 @@ bool BlockIndex::has_summaries() const {
 void BlockIndex::Forget() {
   std::fill(have_.begin(), have_.end(), 0);
   clusters_.Forget();
+  gates_.Forget();
 }
 
 // Grows to the view's rows. A view of another shape starts the index anew. Tiles keep their place

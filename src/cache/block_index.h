@@ -10,6 +10,7 @@
 
 #include "base/row_mask.h"
 #include "cache/cluster_index.h"
+#include "cache/gate_index.h"
 #include "cache/kv_view.h"
 
 namespace condense {
@@ -64,6 +65,8 @@ class BlockIndex {
   // Clusters of rows, dropped with the summaries; their rows' blocks are summarised (kFingerprint
   // at least) by whoever asks for them.
   ClusterIndex& clusters() { return clusters_; }
+  // Keys of trained gates, on the same terms.
+  GateIndex& gates() { return gates_; }
 
   // One KV head's tiles from that of block `first_block` (a multiple of 16) on; valid after Refresh
   // asked for the column. Scores of blocks that were not asked for are meaningless.
@@ -110,6 +113,7 @@ class BlockIndex {
   std::vector<uint64_t> last_rows_;    // likewise
   std::vector<Line> columns_[static_cast<size_t>(Column::kCount)];
   ClusterIndex clusters_;
+  GateIndex gates_;
   int next_check_ = 0;
   uint64_t rebuilds_ = 0;
 };

@@ -32,6 +32,8 @@ struct PolicyKey {
   bool always_printed = false;
   // May differ by layer: the spec then also takes window@0-7=…, window@12-=….
   bool per_layer = false;
+  // Has no default: a spec without it is an error.
+  bool required = false;
 };
 
 // What attention follows where nobody says otherwise.

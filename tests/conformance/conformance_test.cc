@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "gtest/gtest.h"
 #include "host.h"
+#include "made_files.h"
 #include "select/key_reader.h"
 #include "select/registry.h"
 
@@ -67,12 +68,12 @@ bool HasFrameSettings([[maybe_unused]] const std::string& policy) {
 std::vector<std::string> AllSpecs() {
   std::vector<std::string> specs;
   for (const PolicyInfo* info : RegisteredPolicies()) {
-    specs.push_back(info->name);
+    specs.push_back(MadeSpec(*info, ""));
     std::vector<std::string> settings = kSettings;
     if (HasFrameSettings(info->name))
       settings.insert(settings.end(), kFrameSettings.begin(), kFrameSettings.end());
     for (const std::string& setting : settings) {
-      const std::string spec = info->name + ":" + setting;
+      const std::string spec = MadeSpec(*info, setting);
       const PolicySpec parsed = ParseSpec(spec).value();
       bool has_all = true;
       for (const auto& [key, value] : parsed.keys) {

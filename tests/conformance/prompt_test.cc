@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "host.h"
+#include "made_files.h"
 #include "select/registry.h"
 
 namespace condense {
@@ -23,11 +24,11 @@ template <class Condition>
 std::vector<std::string> SpecsWhere(const Condition& holds) {
   std::vector<std::string> specs;
   for (const PolicyInfo* info : RegisteredPolicies()) {
-    if (!holds(*Make(info->name))) continue;
-    specs.push_back(info->name);
+    if (!holds(*Make(MadeSpec(*info, "")))) continue;
+    specs.push_back(MadeSpec(*info, ""));
     const bool has_budget = std::any_of(info->keys.begin(), info->keys.end(),
                                         [](const PolicyKey& key) { return key.name == "budget"; });
-    if (has_budget) specs.push_back(info->name + ":budget=30%");
+    if (has_budget) specs.push_back(MadeSpec(*info, "budget=30%"));
   }
   return specs;
 }

@@ -1,0 +1,37 @@
+// Specs of registered policies, also of those with keys that must be given: a file then, which is
+// made here and served without being written.
+#pragma once
+
+#include <string>
+
+#include "base/text.h"
+#include "host.h"
+#include "select/made_gates.h"
+#include "select/registry.h"
+
+namespace condense {
+
+// "made/seer": gates for the host of these tests.
+inline Result<TensorFile> ReadMadeFile(const std::string& path) {
+  const std::string made = "made/";
+  if (!path.starts_with(made)) return Error{Quote(path) + " is not made here"};
+  return MadeGates(path.substr(made.size()), {.n_layers = 6,
+                                              .n_query_heads = kHeads,
+                                              .n_kv_heads = kKvHeads,
+                                              .head_dim = kDim,
+                                              .gate_length = 16,
+                                              .rope = "neox"});
+}
+
+// The policy with `settings` ("" or "key=value,…") and made files for the keys it must have.
+inline std::string MadeSpec(const PolicyInfo& info, const std::string& settings) {
+  static const bool registered = (SetTensorFileReader(ReadMadeFile), true);
+  CONDENSE_CHECK(registered);
+  std::string keys = settings;
+  for (const PolicyKey& key : info.keys) {
+    if (key.required) keys += (keys.empty() ? "" : ",") + key.name + "=made/" + info.name;
+  }
+  return keys.empty() ? info.name : info.name + ":" + keys;
+}
+
+}  // namespace condense
