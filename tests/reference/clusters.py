@@ -57,7 +57,8 @@ def check_tactic(name, keys, layer, steps):
 
 def check_retrieval(name, keys, layer, steps):
     """The best rows of the probed lists by exact share; rows of a list within the bounds of the last probed one count as
-    either."""
+    either. With a budget in bytes how many are probed is taken from what is read, and shares are good
+    to 1 %."""
     del name
     wrongs = []
     for i, said in enumerate(steps):
@@ -72,14 +73,12 @@ def check_retrieval(name, keys, layer, steps):
             total = int(keys.get("tokens", 193)) - always.sum() if "budget" not in keys else len(rows) - always.sum()
             order = np.argsort(-ranked.scores, kind="stable")
             probe = min(int(keys.get("probe", 32)), len(order))
-            while probe < len(order) and ranked.sizes[order[:probe]].sum() < total:
-                probe += 1
-            if "budget" in keys:  # more or fewer lists than `probe`: those of the rows read are the best ones
-                probe = max([p for p, c in enumerate(order) if np.isin(ranked.lists[c], rows[~always[rows]]).any()],
-                            default=0) + 1
-            probed = np.zeros(step.n, bool)
-            for c in order[:probe]:
-                probed[ranked.lists[c]] = True
+            listed = np.concatenate([ranked.lists[c][~always[ranked.lists[c]]] for c in order])
+            n_probed = max(sum(len(ranked.lists[c]) for c in order[:probe]), total)
+            if "budget" in keys:  # more or fewer than of `probe` lists: at least up to the last one that is read
+                n_probed = np.flatnonzero(np.isin(listed, rows)).max(initial=-1) + 1
+            probed = np.isin(np.arange(step.n), listed[:n_probed])  # of the last list, its first rows
+            probe = min(np.searchsorted(np.cumsum(ranked.sizes[order]), n_probed) + 1, len(order))
             edge, near = order[probe - 1], []
             for c in range(len(order)):
                 if abs(ranked.scores[c] - ranked.scores[edge]) <= ranked.bounds[c] + ranked.bounds[edge] and c != edge:
@@ -88,6 +87,8 @@ def check_retrieval(name, keys, layer, steps):
             top = logits[:, within].max(1, keepdims=True)
             shares = np.exp(logits - top) / np.exp(logits[:, within] - top).sum(1, keepdims=True)
             bounds = share_error(shares, step.logit_error(g)).sum(0)
+            if "budget" in keys:  # rows probed after the last one that is read take part in the normalisers
+                bounds += 0.01 * shares.sum(0)
             if near:
                 probed[near] = True
                 bounds[near] = np.inf

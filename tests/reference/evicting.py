@@ -53,7 +53,7 @@ def check_h2o(name, keys, layer, steps):
             return [f"step {i}: dense, for reason {said['reason']}"]
         for s, rows in enumerate(said["k"]):
             total = len(rows) if "budget" in keys else total_rows(keys, 97, step)
-            recent = int(float(keys.get("recent", "50%").rstrip("%")) / 100 * total)
+            recent = int(np.ceil(float(keys.get("recent", "50%").rstrip("%")) / 100 * total))
             always = np.arange(step.n) >= step.n - max(recent, 1)
             scores, living = fill(sums[s], step.n), np.append(alive[s], True)
             always &= living

@@ -288,9 +288,9 @@ def check_topp(name, keys, layer, steps):
             # The budget may end it before: then another item would exceed it.
             rows = said["k"][g] if not said["dense"] else []
             read = 2 * layer.row_bytes * len(rows) + (said.get("summary_bytes", 0) / layer.n_kv_heads)
-            full = read + 2 * layer.row_bytes * (BLOCK + 1) * (1 if by == "block" else 1) > most * step.dense_bytes
-            if by != "block":  # keys read to choose are paid, those of rows that are read once
-                full = full or read + 4 * layer.row_bytes > most * step.dense_bytes
+            # Blocks are paid as whole ones, also the anchor's and the one that the window cuts.
+            spare = 3 * BLOCK if by == "block" else 2
+            full = read + 2 * layer.row_bytes * spare > most * step.dense_bytes
             if read > most * step.dense_bytes:
                 wrongs.append(f"step {i}, head {g}: {read:.0f} bytes of {most * step.dense_bytes:.0f}")
             picks.append(Pick(item, scores, bounds, (0 if full else min(low, len(scores)), min(high, len(scores)))))

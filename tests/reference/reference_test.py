@@ -16,7 +16,7 @@ from specs import Q8_SPECS, SPECS
 from stored import Layer
 
 # Prompt and steps: the window's start crosses a block's and a segment's border.
-N_PROMPT, N_STEPS, LAYERS = 1467, 8, (1, 14, 29)
+N_PROMPT, N_STEPS, LAYERS = 1467, 8, (14, 1, 29)
 
 
 def tool(name):
@@ -63,9 +63,11 @@ class Reference(unittest.TestCase):
             profile = pathlib.Path(folder) / "profile.tsv"
             profile.write_text("".join(f"{i / 31:.3f}\t{1 - i / 31:.3f}\t0.5\n" for i in range(30)))
             names = [(name, spec.replace("PROFILE", str(profile))) for name, specs in table.items() for spec in specs]
-            for number in layers:
+            for i, number in enumerate(layers):
                 layer = Layer(folder, number)
-                for (name, spec), answer in zip(names, chosen(folder, [spec for _, spec in names], number), strict=True):
+                # Every spec in the first layer, in each of the others a part of them.
+                part = names[i % 2::2] if i else names
+                for (name, spec), answer in zip(part, chosen(folder, [spec for _, spec in part], number), strict=True):
                     with self.subTest(spec=spec, layer=number, kv=kv_type):
                         self.assertNotIn("error", answer)
                         self.assertEqual(len(answer["steps"]), N_STEPS)
