@@ -17,7 +17,7 @@ cross=
 [ "$mode" = test ] && [ "${CONDENSE_SKIP_CROSS:-0}" != 1 ] && [ "$(uname -m)" != aarch64 ] && cross=yes
 
 packages=(build-essential cmake ninja-build git ca-certificates python3 python3-pip python3-numpy pkg-config
-  libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev nettle-dev libgomp1)
+  libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libtomlplusplus-dev nettle-dev libgomp1)
 case $mode in
   run | install) ;;
   test)
@@ -42,6 +42,7 @@ supplied() {
     libcli11-dev) pkg-config --exists CLI11 ;;
     nlohmann-json3-dev) pkg-config --exists nlohmann_json ;;
     libfmt-dev) pkg-config --exists fmt ;;
+    libtomlplusplus-dev) pkg-config --exists tomlplusplus ;;
     nettle-dev) pkg-config --exists nettle ;;
     libgtest-dev) pkg-config --exists gtest ;;
     libgmock-dev) pkg-config --exists gmock ;;

@@ -92,8 +92,9 @@ typedef void (*condense_observer)(const struct condense_observation* observation
 struct condense_api {
   uint32_t version; /* CONDENSE_API_VERSION */
 
-  /* Sets the policy from a spec such as "mean:blocks=8,window=64". Returns 0; or -1 with the reason
-   * in `error` (NUL-terminated, cut at `error_size`), and the policy in force stays. */
+  /* Sets the policy from a spec such as "mean:blocks=8,window=64", or from the policy file FILE by
+   * "@FILE". Returns 0; or -1 with the reason in `error` (NUL-terminated, cut at `error_size`), and
+   * the policy in force stays. */
   int (*set_policy)(const char* spec, char* error, size_t error_size);
   /* Writes the canonical spec of the policy in force; returns its length without the NUL. */
   size_t (*get_policy)(char* spec, size_t spec_size);

@@ -85,6 +85,22 @@ TEST(Arguments, PoliciesAtBudgets) {
   EXPECT_THAT(Parse({"compare", "--budgets", "2%"}).error(), HasSubstr("--policies"));
 }
 
+TEST(Arguments, TuneAndProfileFlags) {
+  const Result<Arguments> tune = Parse({"tune", "-f", "a.txt", "-f", "b.txt", "--policies",
+                                        "mean,quest", "--target", "kl=0.1", "-o", "p.toml"});
+  ASSERT_TRUE(tune.ok()) << tune.error();
+  EXPECT_EQ(tune->command, Arguments::Command::kTune);
+  EXPECT_EQ(tune->tune.files, (std::vector<std::string>{"a.txt", "b.txt"}));
+  EXPECT_EQ(tune->tune.policies, (std::vector<std::string>{"mean", "quest"}));
+  EXPECT_EQ(tune->tune.target, "kl=0.1");
+  EXPECT_EQ(Parse({"tune"})->tune.policies, (std::vector<std::string>{"condense", "mean"}));
+  const Result<Arguments> profile = Parse({"profile", "duo", "-f", "a.txt", "-o", "p.tsv"});
+  ASSERT_TRUE(profile.ok()) << profile.error();
+  EXPECT_EQ(profile->command, Arguments::Command::kProfile);
+  EXPECT_EQ(profile->profile.output, "p.tsv");
+  EXPECT_THAT(Parse({"profile"}).error(), HasSubstr("give a profile: duo"));
+}
+
 TEST(Arguments, RunFlagsAndDefaults) {
   const Result<Arguments> parsed =
       Parse({"run", "-p", "hi", "-s", "7", "--temp", "0.5", "--top-k", "3", "--raw", "-v"});

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "app/flag_groups.h"
 #include "base/text.h"
 
 namespace condense {
@@ -43,33 +44,6 @@ std::string VersionText() {
                      CONDENSE_COMPILER, *CONDENSE_FLAGS ? ", flags " : "", CONDENSE_FLAGS);
 }
 
-void AddModel(CLI::App* app, DecodeFlags& flags) {
-  app->add_option("-m,--model", flags.model,
-                  "GGUF file; default: $CONDENSE_MODEL, else the bundled SmolLM2-135M")
-      ->type_name("FILE");
-}
-
-void AddCache(CLI::App* app, DecodeFlags& flags) {
-  app->add_option("-c,--ctx-size", flags.n_context, "context in tokens; default: as long as needed")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  app->add_option("-t,--threads", flags.n_threads, "threads; default: the physical cores")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N");
-  app->add_option("--flash-attn", flags.flash_attention,
-                  "(-fa) on, always: the plug-in serves flash attention")
-      ->check(CLI::IsMember({"on"}))
-      ->type_name("on");
-  app->add_option("--cache-type-k", flags.k_type,
-                  "(-ctk) type of cached keys: f16, bf16, q8_0, f32")
-      ->type_name("TYPE")
-      ->capture_default_str();
-  app->add_option("--cache-type-v", flags.v_type,
-                  "(-ctv) type of cached values: f16, bf16, q8_0, f32")
-      ->type_name("TYPE")
-      ->capture_default_str();
-}
-
 CLI::App* AddCompare(CLI::App& app, CompareFlags& flags, std::vector<std::string>& budget_texts) {
   CLI::App* compare = app.add_subcommand(
       "compare", "decode dense and sparse side by side and measure the difference");
@@ -92,10 +66,12 @@ CLI::App* AddCompare(CLI::App& app, CompareFlags& flags, std::vector<std::string
       ->check(CLI::PositiveNumber)
       ->type_name("N");
   compare
-      ->add_option("--policy", flags.policies,
-                   "a policy to compare, once for each (`condense policies` lists them); default, "
-                   "without --policies: condense at two sizes, mean at four, quest")
-      ->type_name("SPEC")
+      ->add_option(
+          "--policy", flags.policies,
+          "a policy to compare, once for each (`condense policies` lists them); default, "
+          "without --policies: condense at two sizes, mean at four, quest. @FILE: a policy "
+          "file, as `condense tune` writes it")
+      ->type_name("SPEC|@FILE")
       ->type_size(1)
       ->allow_extra_args(false);
   CLI::Option* policies =
@@ -147,7 +123,7 @@ CLI::App* AddRun(CLI::App& app, RunFlags& flags) {
       ->type_name("TEXT");
   run->add_option("--policy", flags.policy,
                   "policy; default: $CONDENSE_POLICY, else condense:budget=8%")
-      ->type_name("SPEC");
+      ->type_name("SPEC|@FILE");
   run->add_option("-n,--predict", flags.n_generate, "tokens to generate at most")
       ->type_name("N")
       ->capture_default_str();
@@ -196,7 +172,7 @@ CLI::App* AddProbe(CLI::App& app, ProbeFlags& flags) {
       ->type_name("N")
       ->capture_default_str();
   mass->add_option("--policy", flags.policy, "a policy with distant blocks, by blocks= or tokens=")
-      ->type_name("SPEC")
+      ->type_name("SPEC|@FILE")
       ->capture_default_str();
   mass->add_option("--layers", flags.layers, "layers to probe; default: all")
       ->delimiter(',')
@@ -302,7 +278,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   CLI::App app(
       "Sparse decoding over a long KV cache, measured beside dense on real weights.\n"
       "Exit codes: 0 done, 1 the work failed or was stopped, 2 something to mend before work "
-      "begins.",
+      "begins, 3 no setting meets the target.",
       "condense");
   app.set_help_all_flag("--help-all", "help of every command");
   app.add_flag("-v,--verbose", arguments.verbose, "llama.cpp's own log on stderr");
@@ -311,14 +287,16 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
                "versions of Condense, llama.cpp and ggml, and how they were built");
   std::vector<std::string> budget_texts;
   const CLI::App* compare = AddCompare(app, arguments.compare, budget_texts);
+  const CLI::App* tune = AddTune(app, arguments.tune);
   const CLI::App* run = AddRun(app, arguments.run);
   const CLI::App* probe = AddProbe(app, arguments.probe);
+  const CLI::App* profile = AddProfile(app, arguments.profile);
   const CLI::App* bench = AddBench(app, arguments.bench);
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
   env->add_option("--policy", arguments.env_policy,
                   "policy for that program; default: $CONDENSE_POLICY, else condense:budget=8%")
-      ->type_name("SPEC");
+      ->type_name("SPEC|@FILE");
   CLI::App* policies = app.add_subcommand("policies", "list the policies and their keys");
   policies->add_flag("--json", arguments.policies_json, "as JSON");
   CLI::App* info = app.add_subcommand(
@@ -371,6 +349,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     std::string wrong;
     if (!budget_texts.empty()) arguments.compare.budgets = ReadBudgets(budget_texts, wrong);
     if (!wrong.empty()) return Error{wrong};
+  } else if (tune->parsed()) {
+    arguments.command = Arguments::Command::kTune;
   } else if (run->parsed()) {
     arguments.command = Arguments::Command::kRun;
   } else if (probe->parsed()) {
@@ -379,6 +359,12 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
                                JoinNames(SubcommandNames(*probe)))};
     }
     arguments.command = Arguments::Command::kProbe;
+  } else if (profile->parsed()) {
+    if (profile->get_subcommands().empty()) {
+      return Error{fmt::format("give a profile: {} (`condense profile --help` tells more)",
+                               JoinNames(SubcommandNames(*profile)))};
+    }
+    arguments.command = Arguments::Command::kProfile;
   } else if (bench->parsed()) {
     if (bench->get_subcommands().empty()) {
       return Error{fmt::format("give a benchmark: {} (`condense bench --help` tells more)",
@@ -395,7 +381,9 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = general_help;
   } else {
     return Error{
-        "give a command: compare, run, probe, bench, env, policies or info (`condense help` tells "
+        "give a command: compare, tune, run, probe, profile, bench, env, policies or info "
+        "(`condense help` "
+        "tells "
         "more)"};
   }
   return arguments;

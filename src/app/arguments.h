@@ -56,11 +56,36 @@ struct ProbeFlags {
   std::string json;
 };
 
+struct TuneFlags {
+  DecodeFlags decode;
+  std::vector<std::string> files;  // empty: the default text
+  std::string target = "tf=99%", confidence = "95%";
+  std::vector<std::string> policies = {"condense", "mean"};  // names
+  int n_prefixes = 4;         // the first of every four is searched on, the others are held out
+  int64_t prompt_tokens = 0;  // 0: as many as the texts allow
+  int n_generate = 256;
+  std::string output = "condense-policy.toml";
+  std::string records;  // a folder
+};
+
+// `profile duo`.
+struct ProfileFlags {
+  DecodeFlags decode;
+  std::vector<std::string> files;  // empty: the default text
+  int sink = 64, window = 256;
+  int n_prefixes = 1;
+  int64_t prompt_tokens = 0;  // 0: as many as the texts allow
+  int n_decisions = 32;
+  std::string output;
+};
+
 struct Arguments {
   enum class Command {
     kCompare,
+    kTune,
     kRun,
     kProbe,
+    kProfile,
     kBench,
     kEnv,
     kPolicies,
@@ -68,8 +93,10 @@ struct Arguments {
     kText
   } command = Command::kText;
   CompareFlags compare;
+  TuneFlags tune;
   RunFlags run;
   ProbeFlags probe;
+  ProfileFlags profile;
   BenchFlags bench;
   std::string env_policy;
   DecodeFlags info;

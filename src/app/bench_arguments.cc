@@ -84,7 +84,7 @@ void AddHost(CLI::App* one, BenchFlags& flags) {
 void AddPolicies(CLI::App* one, BenchFlags& flags) {
   one->add_option("--policy", flags.policies,
                   "a sparse arm, once for each; default: mean:blocks=8; dense: none")
-      ->type_name("SPEC")
+      ->type_name("SPEC|@FILE")
       ->type_size(1)
       ->allow_extra_args(false);
 }

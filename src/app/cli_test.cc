@@ -124,6 +124,33 @@ TEST_F(CliTest, Policies) {
   EXPECT_EQ(json.out.front(), '[');
 }
 
+TEST_F(CliTest, PolicyFiles) {
+  const std::string good = WriteFile("good, and so on.toml", "spec = \"mean:blocks=4\"\n");
+  const Outcome env = Run({"env", "--policy", "@" + good});
+  EXPECT_EQ(env.code, 0) << env.err;
+  EXPECT_THAT(env.out, HasSubstr("export CONDENSE_POLICY='mean:blocks=4'"));
+  setenv("CONDENSE_POLICY", ("@" + good).c_str(), 1);
+  EXPECT_THAT(Run({"env"}).out, HasSubstr("export CONDENSE_POLICY='mean:blocks=4'"));
+  unsetenv("CONDENSE_POLICY");
+  const std::string bad = WriteFile("bad.toml", "spec = \"mean\"\nspeck = \"mean\"\n");
+  const std::string why = "policy file '" + bad + "', line 2: key 'speck' is unknown";
+  ExpectRefused({"env", "--policy", "@" + bad}, why);
+  ExpectRefused({"run", "-p", "hi", "--policy", "@" + bad}, why);
+  ExpectRefused({"compare", "--policy", "@" + bad}, why);
+  ExpectRefused({"probe", "mass", "--policy", "@" + bad}, why);
+  ExpectRefused({"bench", "decode", "--policy", "@" + bad}, why);
+  ExpectRefused({"run", "-p", "hi", "--policy", "@" + (folder_ / "none.toml").string()},
+                "none.toml': cannot be read: No such file");
+}
+
+TEST_F(CliTest, PolicyFilesOfAnotherModelWarn) {
+  const std::string other = WriteFile(
+      "p.toml", "spec = \"mean\"\n[made]\nmodel = \"other.gguf\"\nmodel_sha256 = \"12\"\n");
+  const Outcome outcome = Run({"run", "-p", "hi", "-n", "2", "-c", "1", "--policy", "@" + other});
+  EXPECT_EQ(outcome.code, 2) << "one row of cache is too few: refused before work, but warned";
+  EXPECT_THAT(outcome.err, HasSubstr("was made for another model, other.gguf"));
+}
+
 TEST_F(CliTest, EnvironmentForOtherPrograms) {
   const Outcome env = Run({"env", "--policy", "mean:blocks=8"});
   EXPECT_EQ(env.code, 0) << env.err;

@@ -9,8 +9,10 @@
 namespace condense {
 
 int CompareCommand(const CompareFlags& flags, const std::vector<std::string>& argv);
+int TuneCommand(const TuneFlags& flags, const std::vector<std::string>& argv);
 int RunCommand(const RunFlags& flags);
 int ProbeCommand(const ProbeFlags& flags);
+int ProfileCommand(const ProfileFlags& flags);
 int BenchCommand(const BenchFlags& flags);
 int EnvCommand(const std::string& policy);
 int PoliciesCommand(bool json);

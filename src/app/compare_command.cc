@@ -1,6 +1,4 @@
 // `condense compare`: flags to a comparison, its rows to the table, the records and the report.
-#include <condense_version.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -18,7 +16,9 @@
 #include "app/exit_code.h"
 #include "app/machine.h"
 #include "app/output.h"
+#include "app/policy_check.h"
 #include "app/prompt.h"
+#include "app/run_records.h"
 #include "app/session_setup.h"
 #include "app/table.h"
 #include "decode/sha256.h"
@@ -157,6 +157,8 @@ std::optional<Failure> SetUp(const CompareFlags& flags, Setup& setup) {
   Result<CellPlan> plan = PlanComparison(*setup.plugin, flags, visible_rows);
   if (!plan.ok()) return Failure{kExitUsage, plan.error()};
   setup.plan = std::move(plan.value());
+  const Status checked = WarnOfOtherModels(flags.policies, setup.file);
+  if (!checked.ok()) return Failure{kExitUsage, checked.error()};
   return std::nullopt;
 }
 
@@ -184,37 +186,15 @@ Status CheckRecordsPath(const std::string& path) {
 
 RunRecord DescribeRun(const CompareFlags& flags, const std::vector<std::string>& argv,
                       const Setup& setup) {
-  const ModelFile& file = setup.file;
-  const Model& model = *setup.model;
-  RunRecord run;
-  run.program = "condense compare";
-  run.version = CONDENSE_VERSION;
-  run.commit = CONDENSE_COMMIT;
-  run.llama_cpp_commit = CONDENSE_LLAMA_CPP_COMMIT;
-  run.ggml_version = CONDENSE_GGML_VERSION;
-  run.compiler =
-      fmt::format("{}{}{}", CONDENSE_COMPILER, *CONDENSE_FLAGS ? " " : "", CONDENSE_FLAGS);
-  run.instruction_set = setup.plugin->InstructionSet();
-  run.cpu = CpuName();
-  run.threads = ThreadsOf(flags.decode);
-  run.model = std::filesystem::path(file.path).filename().string();
-  run.model_desc = model.Description();
-  run.n_layers = model.n_layers();
-  run.n_query_heads = model.n_query_heads();
-  run.n_kv_heads = model.n_kv_heads();
-  run.head_dim = file.k_head_dim;
-  run.kv_type_k = flags.decode.k_type;
-  run.kv_type_v = flags.decode.v_type;
-  run.kv_bytes_per_token = file.KvBytesPerToken(flags.decode.k_type, flags.decode.v_type).value();
-  run.context = setup.session->n_context();
+  RunRecord run = BeginRunRecord(
+      "condense compare",
+      {flags.decode, setup.file, *setup.model, *setup.plugin, setup.session->n_context()}, argv);
   run.offset = static_cast<int>(flags.offset);
   run.n_generate = flags.n_generate;
   run.speed_pairs = flags.speed_pairs;
-  run.time_utc = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   run.text_source = setup.text.source;
   run.text_sha256 = TextSha256(setup.text.bytes);
   run.n_prompt = static_cast<int>(setup.prompt.prompt.size());
-  run.argv = argv;
   return run;
 }
 
@@ -227,30 +207,6 @@ void PrintHead(const CompareFlags& flags, const Setup& setup, const RunRecord& r
   fmt::print("{} threads · {} · KV {}/{}, {} a token\n", run.threads, run.instruction_set,
              run.kv_type_k, run.kv_type_v, FormatBytes(run.kv_bytes_per_token));
   std::fflush(stdout);
-}
-
-// Writes one finished row, its policy lines first and its cell last: a row whose cell is there is
-// whole.
-Status WriteRow(RecordWriter& writer, const RunRecord& run, const CompareRow& row) {
-  for (PolicyRecord record : row.teachers) {
-    record.model = run.model;
-    record.model_sha256 = run.model_sha256;
-    Status status = writer.Write(record);
-    if (!status.ok()) return status;
-  }
-  for (const LayerRecord& record : row.layers) {
-    Status status = writer.Write(record);
-    if (!status.ok()) return status;
-  }
-  for (const StepRecord& record : row.steps) {
-    Status status = writer.Write(record);
-    if (!status.ok()) return status;
-  }
-  for (const RowsRecord& record : row.maps) {
-    Status status = writer.Write(record);
-    if (!status.ok()) return status;
-  }
-  return writer.Write(row.cell);
 }
 
 // The prompt's line, and what is left out, as far as they are not there.
@@ -331,16 +287,10 @@ std::optional<Failure> OpenRecords(const RecordsFile& file, const RunRecord& run
     if (!kept.ok()) return Failure{kExitUsage, kept.error()};
     setup.kept = std::move(kept.value());
   }
-  const bool goes_on = setup.kept.n_bytes > 0;
-  if (goes_on) {
-    const Status same = CheckSameRun(setup.kept, run, file.path);
-    if (!same.ok()) return Failure{kExitUsage, same.error()};
-  }
-  Result<RecordWriter> opened =
-      goes_on ? RecordWriter::GoOn(file.path, setup.kept.n_bytes) : RecordWriter::Create(file.path);
+  Result<RecordWriter> opened = OpenRunRecords(file.path, run, setup.kept);
   if (!opened.ok()) return Failure{kExitUsage, opened.error()};
   writer = std::move(opened.value());
-  if (goes_on) {
+  if (setup.kept.n_bytes > 0) {
     PrintNote(fmt::format("'{}' holds {} finished rows of this run: they are not run again",
                           file.path, setup.kept.rows.size()));
     return std::nullopt;

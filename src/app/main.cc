@@ -20,10 +20,14 @@ int main(int argc, char** argv) {
   switch (arguments.command) {
     case Arguments::Command::kCompare:
       return condense::CompareCommand(arguments.compare, arguments.argv);
+    case Arguments::Command::kTune:
+      return condense::TuneCommand(arguments.tune, arguments.argv);
     case Arguments::Command::kRun:
       return condense::RunCommand(arguments.run);
     case Arguments::Command::kProbe:
       return condense::ProbeCommand(arguments.probe);
+    case Arguments::Command::kProfile:
+      return condense::ProfileCommand(arguments.profile);
     case Arguments::Command::kBench:
       return condense::BenchCommand(arguments.bench);
     case Arguments::Command::kEnv:

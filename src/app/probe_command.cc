@@ -11,6 +11,7 @@
 #include "app/commands.h"
 #include "app/exit_code.h"
 #include "app/output.h"
+#include "app/policy_check.h"
 #include "app/prompt.h"
 #include "app/session_setup.h"
 #include "app/table.h"
@@ -163,6 +164,8 @@ int ProbeCommand(const ProbeFlags& flags) {
   const Result<ProbeArms> arms =
       PlanProbe(flags.policy, [&](const std::string& spec) { return plugin->SetPolicy(spec); });
   if (!arms.ok()) return Fail(kExitUsage, arms.error());
+  const Status checked = WarnOfOtherModels({&flags.policy, 1}, file.value());
+  if (!checked.ok()) return Fail(kExitUsage, checked.error());
   const Result<std::unique_ptr<Model>> model = Model::Load(file->path);
   if (!model.ok()) return Fail(kExitFailed, model.error());
 

@@ -12,6 +12,7 @@
 #include "app/exit_code.h"
 #include "app/machine.h"
 #include "app/output.h"
+#include "app/policy_check.h"
 #include "app/prompt.h"
 #include "app/session_setup.h"
 #include "decode/stop.h"
@@ -66,10 +67,10 @@ Result<std::string> UserText(const RunFlags& flags) {
   return text;
 }
 
-// Else the default is in force, where it can be.
-bool AskedForPolicy(const RunFlags& flags) {
+// What --policy or CONDENSE_POLICY names; else "": the default is in force, where it can be.
+std::string AskedForPolicy(const RunFlags& flags) {
   const char* wanted = std::getenv("CONDENSE_POLICY");
-  return !flags.policy.empty() || (wanted != nullptr && *wanted != '\0');
+  return !flags.policy.empty() ? flags.policy : wanted != nullptr ? wanted : "";
 }
 
 // What the first step took beyond the mean of the others.
@@ -95,6 +96,11 @@ int RunCommand(const RunFlags& flags) {
   const Result<std::string> policy = flags.policy.empty() ? Result<std::string>(plugin->Policy())
                                                           : plugin->SetPolicy(flags.policy);
   if (!policy.ok()) return Fail(kExitUsage, policy.error());
+  const std::string asked = AskedForPolicy(flags);
+  if (policy.value() != "dense") {
+    const Status checked = WarnOfOtherModels({&asked, 1}, file.value());
+    if (!checked.ok()) return Fail(kExitUsage, checked.error());
+  }
   if (flags.decode.n_context > 0) {
     const Status fits = CheckMemory(file.value(), flags.decode, flags.decode.n_context, 0);
     if (!fits.ok()) return Fail(kExitUsage, fits.error());
@@ -155,7 +161,7 @@ int RunCommand(const RunFlags& flags) {
   const bool idle = plugin->Counters().process.nodes == 0;
   if (idle) {
     const std::string words = "the plug-in is loaded but idle: it saw no attention of this model";
-    if (policy.value() != "dense" && AskedForPolicy(flags))
+    if (policy.value() != "dense" && !AskedForPolicy(flags).empty())
       return Fail(kExitFailed, words + ", so policy " + policy.value() + " cannot run");
     PrintWarning(words + "; llama.cpp's own attention runs, dense");
   }

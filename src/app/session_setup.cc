@@ -40,6 +40,19 @@ Result<SourceText> FindText(const DecodeFlags& flags) {
   return text;
 }
 
+Result<std::vector<SourceText>> FindTexts(const DecodeFlags& flags,
+                                          const std::vector<std::string>& files) {
+  std::vector<SourceText> texts;
+  for (const std::string& path : files.empty() ? std::vector<std::string>{""} : files) {
+    DecodeFlags one = flags;
+    one.file = path;
+    Result<SourceText> text = FindText(one);
+    if (!text.ok()) return Error{text.error()};
+    texts.push_back(std::move(text.value()));
+  }
+  return texts;
+}
+
 Result<Plugin> LoadPlugin() {
   const Result<std::string> path = Plugin::FindPath();
   if (!path.ok()) return Error{path.error()};

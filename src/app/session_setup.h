@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "app/arguments.h"
 #include "app/exit_code.h"
@@ -22,6 +23,10 @@ struct SourceText {
   std::string bytes, source;  // source: the path, or "-p"
 };
 Result<SourceText> FindText(const DecodeFlags& flags);
+
+// Each of `files`, or the default text where there is none.
+Result<std::vector<SourceText>> FindTexts(const DecodeFlags& flags,
+                                          const std::vector<std::string>& files);
 
 Result<Plugin> LoadPlugin();
 

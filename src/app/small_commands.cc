@@ -73,7 +73,8 @@ int PoliciesCommand(bool json) {
                  key.value("help", ""));
     }
   }
-  fmt::print("\nspelling: NAME or NAME:KEY=VALUE,KEY=VALUE\n");
+  fmt::print(
+      "\nspelling: NAME, NAME:KEY=VALUE,KEY=VALUE, or @FILE, a policy file (docs/POLICIES.md)\n");
   return kExitOk;
 }
 

@@ -63,7 +63,7 @@ class Comparison {
       if (!IsFinished(always)) pending_.emplace_back(always);
     }
     for (const CompareCell& cell : spec_.cells) {
-      if (!IsFinished(cell.policy)) pending_.push_back(cell.name);
+      if (!spec_.next_cell && !IsFinished(cell.policy)) pending_.push_back(cell.name);
     }
     status = DenseRow();
     if (!status.ok()) return status;
@@ -73,6 +73,7 @@ class Comparison {
       status = PolicyRow(control, kControlSpec, /*sparse=*/false);
       if (!status.ok()) return status;
     }
+    if (spec_.next_cell) return ChosenRows();
     for (const CompareCell& cell : spec_.cells) {
       if (IsFinished(cell.policy)) continue;
       status = CellRow(cell);
@@ -90,6 +91,14 @@ class Comparison {
     plugin_.Forget();
     plugin_.ResetCounters();
     return status;
+  }
+
+  Status ChosenRows() {
+    while (const CompareCell* cell = spec_.next_cell()) {
+      const Status status = CellRow(*cell);
+      if (!status.ok()) return status;
+    }
+    return Status();
   }
 
   bool IsFinished(const std::string& policy) const {
@@ -148,7 +157,7 @@ class Comparison {
   Status Prefill() {
     // Once in force, a policy says what it wants kept of prompts: this one is computed dense.
     for (const CompareCell& cell : spec_.cells) {
-      if (IsFinished(cell.policy)) continue;
+      if (IsFinished(cell.policy) || !cell.unmet.empty()) continue;
       const Result<std::string> wanted = plugin_.SetPolicy(cell.policy);
       if (!wanted.ok()) return Error{wanted.error()};
     }

@@ -27,7 +27,10 @@ struct CompareSpec {
   std::vector<Token> text_continuation;
   int n_generate = 128;            // the first from the prefill, the rest decisions; at least 2
   std::vector<CompareCell> cells;  // without dense and the control, each policy once
-  int n_speed_pairs = 5;           // 0: no timing
+  // Where not every cell is wanted: the next one, one of `cells`, asked for after each row; null:
+  // no more. Empty: all, in order.
+  std::function<const CompareCell*()> next_cell;
+  int n_speed_pairs = 5;  // 0: no timing
   int speed_block_steps = 16;
   // What an earlier run finished: not run again. Dense logits are computed anew and their tokens
   // compared with its.

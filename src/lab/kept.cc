@@ -55,7 +55,9 @@ PolicyRecord ReadPolicy(const Json& json) {
   record.figures.match = Figure(json, "tf_match");
   record.figures.ppl_dense = Figure(json, "ppl_dense");
   record.figures.ppl_ratio = Figure(json, "ppl_ratio");
+  record.figures.ppl_interval = {Figure(json, "ppl_ratio_low"), Figure(json, "ppl_ratio_high")};
   record.figures.kl_mean = Figure(json, "kl_mean");
+  record.figures.kl_stderr = Figure(json, "kl_stderr");
   record.figures.kl_max = Figure(json, "kl_max");
   record.figures.omitted_mass_mean = Figure(json, "omitted_mass_mean");
   record.kv_read_share = Figure(json, "kv_read_share");

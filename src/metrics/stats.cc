@@ -73,4 +73,23 @@ Interval WilsonInterval(int64_t successes, int64_t n) {
   return {low, high};
 }
 
+double NormalQuantile(double p) {
+  CONDENSE_CHECK(p > 0 && p < 1);
+  // Halving on the distribution function: 80 steps leave less than rounding.
+  double low = -40, high = 40;
+  for (int step = 0; step < 80; ++step) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::sqrt(2.0)) / 2 < p ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+double WilsonLowerBound(double share, int64_t n, double z) {
+  if (n == 0) return 0;
+  const double total = static_cast<double>(n);
+  const double centre = share + z * z / (2 * total);
+  const double half = z * std::sqrt(share * (1 - share) / total + z * z / (4 * total * total));
+  return std::max(0.0, (centre - half) / (1 + z * z / total));
+}
+
 }  // namespace condense

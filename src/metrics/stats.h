@@ -35,4 +35,11 @@ Quartiles QuartilesOf(std::span<const double> sample);
 // The 95 % score interval of `successes` among `n`; {0, 1} where n is 0.
 Interval WilsonInterval(int64_t successes, int64_t n);
 
+// The `p` quantile of the standard normal distribution, 0 < p < 1.
+double NormalQuantile(double p);
+
+// Wilson's one-sided lower bound on a share of which `share` was seen among `n`, at the normal
+// quantile `z`; 0 where n is 0.
+double WilsonLowerBound(double share, int64_t n, double z);
+
 }  // namespace condense

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plugin/log.h"
+#include "select/policy_file.h"
 #include "select/registry.h"
 
 namespace condense {
@@ -15,6 +16,18 @@ PluginState& PluginState::Get() {
   static PluginState* state = new PluginState();
   return *state;
 }
+
+namespace {
+
+// A policy file says what model it was made for; which one the host runs cannot be seen from here.
+void SayWhatIsNotChecked(const std::string& path) {
+  const Result<PolicyFile> file = ReadPolicyFile(path);
+  if (!file.ok() || file->made.model.empty()) return;
+  LogWarning("policy file '" + path + "' was made for the model " + file->made.model +
+             ": whether this program runs that one the plug-in cannot check");
+}
+
+}  // namespace
 
 PluginState::PluginState() {
   const char* wanted = std::getenv("CONDENSE_POLICY");
@@ -27,6 +40,8 @@ PluginState::PluginState() {
   if (!status.ok()) {
     LogWarning("CONDENSE_POLICY: " + status.error() + "; attention stays dense");
     CONDENSE_CHECK(SetPolicy("dense").ok());
+  } else if (NamesPolicyFile(wanted)) {
+    SayWhatIsNotChecked(PolicyFilePath(wanted));
   }
 }
 

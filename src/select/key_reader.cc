@@ -131,10 +131,12 @@ void KeyReader::Fail(const std::string& message) {
 }
 
 void KeyReader::FailKey(const Entry& entry, const std::string& what) {
+  if (error_.empty()) wrong_key_ = entry.Name();
   Fail(entry.Name() + ": " + what);
 }
 
 void KeyReader::FailRange(const Entry& entry, const std::string& min, const std::string& max) {
+  if (error_.empty()) wrong_key_ = entry.Name();
   Fail(entry.Name() + "=" + Text(entry) + " is out of range: " + min + " to " + max);
 }
 
@@ -195,6 +197,7 @@ int KeyReader::Choice(std::string_view key, const std::vector<std::string>& name
   const auto found = std::find(names.begin(), names.end(), text);
   if (found == names.end()) {
     CONDENSE_CHECK(entry.given != nullptr);
+    if (error_.empty()) wrong_key_ = entry.Name();
     Fail(entry.key->name + "=" + text + " is unknown" + DidYouMean(text, names) + " (" +
          JoinNames(names) + ")");
     return 0;
@@ -237,6 +240,14 @@ Status KeyReader::Finish() const {
     }
   }
   return {};
+}
+
+std::string KeyReader::WrongKey() const {
+  if (!error_.empty()) return wrong_key_;
+  for (const Entry& entry : entries_) {
+    if (entry.given != nullptr && !entry.read) return entry.Name();
+  }
+  return "";
 }
 
 std::string KeyReader::CanonicalSpec() const {

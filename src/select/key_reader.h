@@ -70,6 +70,8 @@ class KeyReader {
 
   // The first error; else a given key that nobody read.
   Status Finish() const;
+  // The key that Finish's error is about; "" where it is about several or none.
+  std::string WrongKey() const;
   // Meaningful after Finish said ok.
   std::string CanonicalSpec() const;
 
@@ -96,7 +98,7 @@ class KeyReader {
   const PolicyInfo& info_;
   std::vector<Entry> entries_;  // in registry order, those of layers behind their key's, ascending
   std::optional<int> layer_;
-  std::string error_;
+  std::string error_, wrong_key_;
 };
 
 }  // namespace condense

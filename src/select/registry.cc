@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "select/key_reader.h"
+#include "select/policy_file.h"
 
 namespace condense {
 namespace {
@@ -34,6 +35,8 @@ bool IsKey(std::string_view text) {
                      [](char c) { return IsNameChar(c) || c == '-'; });
 }
 
+bool IsEscaped(char c) { return c == ',' || c == '\\'; }
+
 // Nothing where the policy takes the key, which may carry layers.
 Status CheckKey(const PolicyInfo& info, const std::string& name) {
   const size_t at = name.find('@');
@@ -54,6 +57,34 @@ Status CheckKey(const PolicyInfo& info, const std::string& name) {
       (by_layer.empty() ? "" : " (keys that may differ by layer: " + JoinNames(by_layer) + ")")};
 }
 
+// Where the part at the beginning of `text` ends: its first comma without a backslash before it.
+size_t EndOfPart(std::string_view text) {
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == ',') return at;
+    if (text[at] == '\\' && at + 1 < text.size() && IsEscaped(text[at + 1])) ++at;
+  }
+  return std::string_view::npos;
+}
+
+// The value that a spec spells so, and back.
+std::string Unescape(std::string_view text) {
+  std::string value;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '\\' && at + 1 < text.size() && IsEscaped(text[at + 1])) ++at;
+    value += text[at];
+  }
+  return value;
+}
+
+std::string Escape(std::string_view value) {
+  std::string text;
+  for (char c : value) {
+    if (IsEscaped(c)) text += '\\';
+    text += c;
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<PolicySpec> ParseSpec(std::string_view text) {
@@ -70,9 +101,10 @@ Result<PolicySpec> ParseSpec(std::string_view text) {
   if (colon == std::string_view::npos) return spec;
   std::string_view rest = text.substr(colon + 1);
   if (rest.empty()) return Error{"nothing follows ':'" + where};
-  if (rest.back() == ',') return Error{"nothing follows the last ','" + where};
+  if (rest.ends_with(',') && !rest.ends_with("\\,"))
+    return Error{"nothing follows the last ','" + where};
   while (true) {
-    const size_t comma = rest.find(',');
+    const size_t comma = EndOfPart(rest);
     const std::string_view part = rest.substr(0, comma);
     if (part.empty()) return Error{"an empty part before ','" + where};
     const size_t equals = part.find('=');
@@ -86,7 +118,7 @@ Result<PolicySpec> ParseSpec(std::string_view text) {
     for (const auto& [name, value] : spec.keys) {
       if (name == key) return Error{"key " + Quote(key) + " is given twice" + where};
     }
-    spec.keys.emplace_back(key, std::string(part.substr(equals + 1)));
+    spec.keys.emplace_back(key, Unescape(part.substr(equals + 1)));
     if (comma == std::string_view::npos) return spec;
     rest = rest.substr(comma + 1);
   }
@@ -96,35 +128,61 @@ std::string PrintSpec(const PolicySpec& spec) {
   std::string text = spec.name;
   char separator = ':';
   for (const auto& [name, value] : spec.keys) {
-    text += separator + name + "=" + value;
+    text += separator + name + "=" + Escape(value);
     separator = ',';
   }
   return text;
 }
 
-Result<BoundPolicy> MakePolicy(std::string_view text) {
-  Result<PolicySpec> spec = ParseSpec(text);
-  if (!spec.ok()) return Error{spec.error()};
-  const auto found = Table().find(spec->name);
+namespace {
+
+// `wrong_key`: what the error is about, where it is one key.
+Result<BoundPolicy> MakeFrom(const PolicySpec& spec, std::string& wrong_key) {
+  const auto found = Table().find(spec.name);
   if (found == Table().end()) {
     std::vector<std::string> names;
     for (const auto& [name, info] : Table()) names.push_back(name);
-    const std::string near = DidYouMean(spec->name, names);
-    return Error{"policy " + Quote(spec->name) + " is unknown" +
+    const std::string near = DidYouMean(spec.name, names);
+    return Error{"policy " + Quote(spec.name) + " is unknown" +
                  (near.empty() ? " (policies: " + JoinNames(names) + ")" : near)};
   }
   const PolicyInfo& info = found->second;
-  for (const auto& [name, value] : spec->keys) {
+  for (const auto& [name, value] : spec.keys) {
     const Status status = CheckKey(info, name);
-    if (!status.ok()) return Error{status.error()};
+    if (status.ok()) continue;
+    wrong_key = name;
+    return Error{status.error()};
   }
-  KeyReader reader(info, spec.value());
+  KeyReader reader(info, spec);
   BoundPolicy bound{.policy = info.make(reader), .spec = ""};
   const Status status = reader.Finish();
-  if (!status.ok()) return Error{status.error()};
+  if (!status.ok()) {
+    wrong_key = reader.WrongKey();
+    return Error{status.error()};
+  }
   CONDENSE_CHECK(bound.policy != nullptr);
   bound.spec = reader.CanonicalSpec();
   return bound;
+}
+
+}  // namespace
+
+Result<BoundPolicy> MakePolicy(std::string_view text) {
+  std::string wrong_key;
+  if (!NamesPolicyFile(text)) {
+    const Result<PolicySpec> spec = ParseSpec(text);
+    if (!spec.ok()) return Error{spec.error()};
+    return MakeFrom(spec.value(), wrong_key);
+  }
+  const std::string path = PolicyFilePath(text);
+  const Result<PolicyFile> file = ReadPolicyFile(path);
+  if (!file.ok()) return Error{file.error()};
+  Result<BoundPolicy> bound = MakeFrom(file->spec, wrong_key);
+  if (bound.ok()) return bound;
+  const auto line = file->key_lines.find(wrong_key);
+  return Error{
+      PolicyFilePlace(path, line == file->key_lines.end() ? file->spec_line : line->second) +
+      bound.error()};
 }
 
 std::vector<const PolicyInfo*> RegisteredPolicies() {

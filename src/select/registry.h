@@ -1,5 +1,7 @@
 // Policies by name: specs in, policies out. A spec is `name` or `name:key=value,key=value`, one
-// spelling everywhere (flags, CONDENSE_POLICY, the C interface, records).
+// spelling everywhere (flags, CONDENSE_POLICY, the C interface, records). A comma within a value is
+// spelled `\,` and a backslash before either `\\`. `@FILE` stands for the spec of a policy file
+// (select/policy_file.h).
 #pragma once
 
 #include <functional>
@@ -60,7 +62,8 @@ struct BoundPolicy {
   std::string spec;
 };
 
-Result<BoundPolicy> MakePolicy(std::string_view spec);
+// `text`: a spec, or @FILE; errors about a file name it and the line.
+Result<BoundPolicy> MakePolicy(std::string_view text);
 std::vector<const PolicyInfo*> RegisteredPolicies();  // by name, ascending
 // [{"name", "summary", "source", "label", "keys": [{"name", "default", "help"}]}], as condense.h
 // says.

@@ -77,7 +77,7 @@ TEST(ParseSpec, EachMistakeIsNamed) {
 
 TEST(ParseSpec, PrintingAndParsingRoundTrip) {
   std::mt19937 rng(4);
-  const std::string name_chars = "abcz019_@", value_chars = "abcZ019_=:%.-/ ";
+  const std::string name_chars = "abcz019_@", value_chars = "abcZ019_=:%.-/ ,\\";
   auto word = [&](const std::string& chars) {
     std::string text;
     for (unsigned n = 1 + rng() % 5; n > 0; --n) text += chars[rng() % chars.size()];

@@ -1,0 +1,123 @@
+#include "app/flag_groups.h"
+
+#include <CLI/CLI.hpp>
+
+namespace condense {
+namespace {
+
+void AddTexts(CLI::App* app, std::vector<std::string>& files) {
+  app->add_option("-f,--file", files,
+                  "a text, once for each; default: the GPL-3 of /usr/share/common-licenses")
+      ->type_name("FILE")
+      ->type_size(1)
+      ->allow_extra_args(false);
+}
+
+}  // namespace
+
+void AddModel(CLI::App* app, DecodeFlags& flags) {
+  app->add_option("-m,--model", flags.model,
+                  "GGUF file; default: $CONDENSE_MODEL, else the bundled SmolLM2-135M")
+      ->type_name("FILE");
+}
+
+void AddCache(CLI::App* app, DecodeFlags& flags) {
+  app->add_option("-c,--ctx-size", flags.n_context, "context in tokens; default: as long as needed")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  app->add_option("-t,--threads", flags.n_threads, "threads; default: the physical cores")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  app->add_option("--flash-attn", flags.flash_attention,
+                  "(-fa) on, always: the plug-in serves flash attention")
+      ->check(CLI::IsMember({"on"}))
+      ->type_name("on");
+  app->add_option("--cache-type-k", flags.k_type,
+                  "(-ctk) type of cached keys: f16, bf16, q8_0, f32")
+      ->type_name("TYPE")
+      ->capture_default_str();
+  app->add_option("--cache-type-v", flags.v_type,
+                  "(-ctv) type of cached values: f16, bf16, q8_0, f32")
+      ->type_name("TYPE")
+      ->capture_default_str();
+}
+
+CLI::App* AddTune(CLI::App& app, TuneFlags& flags) {
+  CLI::App* tune = app.add_subcommand(
+      "tune",
+      "find the policy that reads least and meets a target of quality on your text, certify it on "
+      "a part held out, and write a policy file. Exit code 3: no setting meets the target");
+  AddModel(tune, flags.decode);
+  AddTexts(tune, flags.files);
+  tune->add_option("--target", flags.target,
+                   "of decisions on the text's own tokens: tf=99% (share that equals dense's, at "
+                   "least), kl=0.01 (mean, nats, at most) or ppl=2% (increase, at most)")
+      ->type_name("TARGET")
+      ->capture_default_str();
+  tune->add_option("--confidence", flags.confidence, "of the bound on the held-out part")
+      ->type_name("P%")
+      ->capture_default_str();
+  tune->add_option("--policies", flags.policies,
+                   "policies to try, each at 2, 3, 5, 8, 12, 20, 35 or 50 % of dense's bytes")
+      ->type_name("NAME,NAME")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  tune->add_option("--prefixes", flags.n_prefixes,
+                   "pieces of the text, the first of every four to search on, the others held out")
+      ->check(CLI::Range(2, 10000))
+      ->type_name("N")
+      ->capture_default_str();
+  tune->add_option("--prompt-tokens", flags.prompt_tokens,
+                   "tokens of a prefix; default: as many as text, model and -c allow")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  tune->add_option("-n,--predict", flags.n_generate,
+                   "tokens after each prefix: 1 by the prefill, the rest decisions")
+      ->type_name("N")
+      ->capture_default_str();
+  AddCache(tune, flags.decode);
+  tune->add_option("-o,--output", flags.output, "the policy file")
+      ->type_name("OUT.toml")
+      ->capture_default_str();
+  tune->add_option("--records", flags.records,
+                   "folder for a file of records a prefix; a stopped command goes on from them")
+      ->type_name("FOLDER");
+  return tune;
+}
+
+CLI::App* AddProfile(CLI::App& app, ProfileFlags& flags) {
+  CLI::App* profile = app.add_subcommand("profile", "measure a model's heads for a policy");
+  CLI::App* duo = profile->add_subcommand(
+      "duo",
+      "attention mass of each KV head outside its first and last rows, as the file that "
+      "duo:profile=FILE reads");
+  AddModel(duo, flags.decode);
+  AddTexts(duo, flags.files);
+  duo->add_option("-o,--output", flags.output, "the profile")->type_name("FILE");
+  duo->add_option("--sink", flags.sink, "first rows of a head that streams")
+      ->check(CLI::Range(0, 1000000))
+      ->type_name("N")
+      ->capture_default_str();
+  duo->add_option("--window", flags.window, "last rows of a head that streams")
+      ->check(CLI::Range(1, 1000000))
+      ->type_name("N")
+      ->capture_default_str();
+  duo->add_option("--prefixes", flags.n_prefixes, "pieces of the text to measure on")
+      ->check(CLI::Range(1, 10000))
+      ->type_name("N")
+      ->capture_default_str();
+  duo->add_option("--prompt-tokens", flags.prompt_tokens,
+                  "tokens of a prefix; default: as many as text, model and -c allow")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  duo->add_option("-n,--decisions", flags.n_decisions,
+                  "decode steps after each prefix, on the text's own tokens")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("N")
+      ->capture_default_str();
+  AddCache(duo, flags.decode);
+  return profile;
+}
+
+}  // namespace condense

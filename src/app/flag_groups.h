@@ -1,0 +1,18 @@
+// Flags that several commands share, and the commands that are made of little else.
+#pragma once
+
+#include "app/arguments.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace condense {
+
+void AddModel(CLI::App* app, DecodeFlags& flags);  // -m
+void AddCache(CLI::App* app, DecodeFlags& flags);  // -c, -t, -fa, -ctk, -ctv
+
+CLI::App* AddTune(CLI::App& app, TuneFlags& flags);
+CLI::App* AddProfile(CLI::App& app, ProfileFlags& flags);
+
+}  // namespace condense

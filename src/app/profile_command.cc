@@ -1,0 +1,160 @@
+// `condense profile duo`: the model's heads measured, as the profile that the policy duo reads.
+#include <condense_version.h>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "app/commands.h"
+#include "app/exit_code.h"
+#include "app/output.h"
+#include "app/prefixes.h"
+#include "app/session_setup.h"
+#include "decode/sha256.h"
+#include "decode/stop.h"
+#include "lab/head_need.h"
+
+namespace condense {
+namespace {
+
+// A comment must stay one line.
+std::string OneLine(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  return text;
+}
+
+struct Profiled {
+  const ProfileFlags& flags;
+  std::string model, model_sha256;
+  std::vector<SourceText> texts;
+  std::vector<Prefix> prefixes;
+};
+
+// Comments, then a line a layer. Says nothing of when and where: the same measurement gives the
+// same bytes.
+std::string ProfileText(const Profiled& of, const HeadNeeds& needs) {
+  const double largest = needs.Largest();
+  std::string text = fmt::format(
+      "# condense profile duo {}: attention mass outside the first {} and the last {} rows, mean "
+      "over decode steps and a KV head's query heads, divided by the largest, {:.6f}\n"
+      "# model: {}, SHA-256 {}\n",
+      CONDENSE_VERSION, of.flags.sink, of.flags.window, largest, OneLine(of.model),
+      of.model_sha256);
+  for (const Prefix& prefix : of.prefixes) {
+    const SourceText& source = of.texts[prefix.text];
+    text += fmt::format(
+        "# text: {}, SHA-256 {}: {} tokens from token {} on, then {} steps on its own tokens\n",
+        OneLine(source.source), TextSha256(source.bytes), prefix.prompt.size(), prefix.offset,
+        of.flags.n_decisions);
+  }
+  text += "# a line a layer, its KV heads: from 0 (streams) to 1 (whole)\n";
+  for (int layer = 0; layer < needs.n_layers; ++layer) {
+    for (int g = 0; g < needs.n_kv_heads; ++g) {
+      const double mass = needs.mass[static_cast<size_t>(layer) * needs.n_kv_heads + g];
+      text += fmt::format("{}{:.4f}", g == 0 ? "" : "\t", largest > 0 ? mass / largest : 0.0);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+Status CheckWritable(const std::string& path) {
+  const bool existed = std::filesystem::exists(path);
+  if (!std::ofstream(path, std::ios::app))
+    return Error{fmt::format("cannot write the profile '{}': {}", path, std::strerror(errno))};
+  if (!existed) std::filesystem::remove(path);
+  return Status();
+}
+
+Result<std::vector<Prefix>> Cut(const Model& model, const ProfileFlags& flags,
+                                const std::vector<SourceText>& texts) {
+  std::vector<std::vector<Token>> tokens;
+  for (const SourceText& text : texts) tokens.push_back(model.Tokenise(text.bytes));
+  const PrefixCut cut{.n_prefixes = flags.n_prefixes,
+                      .prompt_tokens = flags.prompt_tokens,
+                      .n_generate = flags.n_decisions,
+                      .n_positions = model.n_positions(),
+                      .n_context = flags.decode.n_context,
+                      .add_bos = model.add_bos(),
+                      .bos = model.bos()};
+  Result<std::vector<Prefix>> prefixes = CutPrefixes(tokens, cut);
+  if (!prefixes.ok()) return prefixes;
+  const auto n_prompt = static_cast<int>(prefixes.value()[0].prompt.size());
+  if (n_prompt <= flags.sink + flags.window) {
+    return Error{fmt::format(
+        "a prompt of {} tokens has nothing outside the first {} and the last {} rows: give "
+        "--prompt-tokens {} or more",
+        n_prompt, flags.sink, flags.window, flags.sink + flags.window + 1)};
+  }
+  return prefixes;
+}
+
+Result<HeadNeeds> Measure(Session& session, const Plugin& plugin, const Profiled& of) {
+  HeadNeedSpec spec{.prefixes = {}, .sink = of.flags.sink, .window = of.flags.window};
+  for (const Prefix& prefix : of.prefixes)
+    spec.prefixes.push_back({prefix.prompt, prefix.continuation});
+  Progress progress;
+  return MeasureHeadNeeds(
+      session, plugin, spec,
+      [&](int n_done, int n_total) {
+        progress.Update("dense prefill", n_done, n_total);
+        if (n_done == n_total) progress.Stage();
+      },
+      [&](int n_done, int n_total) { progress.Update("measuring layers", n_done, n_total); });
+}
+
+}  // namespace
+
+int ProfileCommand(const ProfileFlags& flags) {
+  if (flags.output.empty())
+    return Fail(kExitUsage, "no file for the profile: name one with -o FILE");
+  Profiled of{flags, {}, {}, {}, {}};
+  Result<std::vector<SourceText>> texts = FindTexts(flags.decode, flags.files);
+  if (!texts.ok()) return Fail(kExitUsage, texts.error());
+  of.texts = std::move(texts.value());
+  const Result<ModelFile> file = FindModel(flags.decode);
+  if (!file.ok()) return Fail(kExitUsage, file.error());
+  const Status writable = CheckWritable(flags.output);
+  if (!writable.ok()) return Fail(kExitUsage, writable.error());
+  const Result<Plugin> plugin = LoadPlugin();
+  if (!plugin.ok()) return Fail(kExitFailed, plugin.error());
+  const Result<std::unique_ptr<Model>> model = Model::Load(file->path);
+  if (!model.ok()) return Fail(kExitFailed, model.error());
+  Result<std::vector<Prefix>> prefixes = Cut(*model.value(), flags, of.texts);
+  if (!prefixes.ok()) return Fail(kExitUsage, prefixes.error());
+  of.prefixes = std::move(prefixes.value());
+  const int n_context = ContextFor(
+      flags.decode, static_cast<int64_t>(of.prefixes[0].prompt.size()) + flags.n_decisions);
+  const Status fits = CheckMemory(file.value(), flags.decode, n_context, 0);
+  if (!fits.ok()) return Fail(kExitUsage, fits.error());
+  const auto session = OpenSession(*model.value(), plugin.value(), flags.decode, n_context);
+  if (!session.ok()) return Fail(kExitFailed, session.error());
+  const Result<std::string> sha256 = FileSha256(file->path);
+  if (!sha256.ok()) return Fail(kExitFailed, sha256.error());
+  of.model = std::filesystem::path(file->path).filename().string();
+  of.model_sha256 = sha256.value();
+
+  const Result<HeadNeeds> needs = Measure(*session.value(), plugin.value(), of);
+  if (!needs.ok()) {
+    return Fail(kExitFailed, StopRequested() ? "stopped: no profile was written" : needs.error());
+  }
+  std::ofstream out(flags.output, std::ios::binary);
+  out << ProfileText(of, needs.value());
+  if (!out.flush()) {
+    return Fail(kExitFailed, fmt::format("cannot write the profile '{}': {}", flags.output,
+                                         std::strerror(errno)));
+  }
+  fmt::print("{}: {} layers of {} KV heads, {} steps a layer; largest mass outside {:.2f} %\n",
+             flags.output, needs->n_layers, needs->n_kv_heads, FormatCount(needs->n_steps),
+             100 * needs->Largest());
+  fmt::print("use: duo:sink={},window={},profile={},sparsity=50%\n", flags.sink, flags.window,
+             flags.output);
+  return kExitOk;
+}
+
+}  // namespace condense
