@@ -11,9 +11,10 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import host
+import numpy as np
 from policies import REFERENCE
 from specs import Q8_SPECS, SPECS
-from stored import Layer
+from stored import Layer, Pick, rows_pick
 
 # Prompt and steps: the window's start crosses a block's and a segment's border.
 N_PROMPT, N_STEPS, LAYERS = 1467, 8, (14, 1, 29)
@@ -88,6 +89,23 @@ class Reference(unittest.TestCase):
             self.assertEqual(chosen(folder, specs, 14), chosen(folder, specs, 14))
             one, other = chosen(folder, ["random:blocks=6", "random:blocks=6,seed=2"], 14)
             self.assertNotEqual(one["steps"][0]["k"], other["steps"][0]["k"])
+
+    def test_wrong_rows_are_found(self):
+        """What the comparison must not let pass: each of these is one row or one item off."""
+        always = np.arange(64) >= 48
+        scores = np.where(always, 0.0, np.arange(64.0))
+        pick = rows_pick(always, scores, np.full(64, 0.1), 4)
+        right = [44, 45, 46, 47, *range(48, 64)]
+        self.assertEqual(pick.wrong(right), "")
+        self.assertIn("must be read", pick.wrong(right[:-1]))
+        self.assertIn("scores 43", pick.wrong([43, *right[1:]]))
+        self.assertIn("3 items are read, not 4", pick.wrong(right[1:]))
+        tied = rows_pick(always, scores, np.full(64, 0.6), 4)
+        self.assertEqual(tied.wrong([43, *right[1:]]), "")  # within the bounds
+        item = np.repeat(np.arange(4), 16)
+        blocks = Pick(item, np.arange(4.0), np.zeros(4), (1, 1))
+        self.assertIn("in part", blocks.wrong(np.arange(48, 63)))
+        self.assertIn("must not be read", Pick(np.full(4, Pick.NEVER), np.zeros(0), np.zeros(0), (0, 0)).wrong([2]))
 
 
 if __name__ == "__main__":
