@@ -10,7 +10,7 @@ def prompt_shares(layer, kv_head, queries):
     """[n queries, group, n_prompt]: causal softmax of the prompt's queries."""
     k = layer.k[:layer.n_prompt, kv_head]
     q = layer.q[queries, kv_head * layer.group:(kv_head + 1) * layer.group]
-    logits = layer.scale * np.einsum("qhd,rd->qhr", q, k)
+    logits = layer.scale * (q.reshape(-1, layer.dim) @ k.T).reshape(len(queries), layer.group, -1)
     logits[np.arange(layer.n_prompt)[None, None] > np.asarray(queries)[:, None, None] + np.zeros((1, layer.group, 1))] = -np.inf
     return softmax(logits)
 

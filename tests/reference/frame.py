@@ -83,7 +83,10 @@ class Frame:
             rows = np.arange(b * BLOCK, (b + 1) * BLOCK)
             self.item[rows[~self.always[rows]]] = i
         self.n_rows = np.bincount(self.item[self.item >= 0], minlength=len(self.blocks))
-        self.summaries = [Summaries(step, g, self.blocks) for g in range(step.layer.n_kv_heads)]
+        made = step.layer.summaries.setdefault((n, self.blocks.tobytes()), [])
+        if not made:
+            made.extend(Summaries(step, g, self.blocks) for g in range(step.layer.n_kv_heads))
+        self.summaries = made
 
     def number(self, key, default):
         """A key's value in this layer: window@0-7=… goes before window=…."""

@@ -11,9 +11,10 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import host
+import numpy as np
 from policies import REFERENCE
 from specs import Q8_SPECS, SPECS
-from stored import Layer
+from stored import Layer, Pick, rows_pick
 
 # Prompt and steps: the window's start crosses a block's and a segment's border.
 N_PROMPT, N_STEPS, LAYERS = 1467, 8, (14, 1, 29)
@@ -66,13 +67,22 @@ class Reference(unittest.TestCase):
             for i, number in enumerate(layers):
                 layer = Layer(folder, number)
                 # Every spec in the first layer, in each of the others a part of them.
-                part = names[i % 2::2] if i else names
+                part = names[i % 3::3] if i else names
                 for (name, spec), answer in zip(part, chosen(folder, [spec for _, spec in part], number), strict=True):
                     with self.subTest(spec=spec, layer=number, kv=kv_type):
                         self.assertNotIn("error", answer)
                         self.assertEqual(len(answer["steps"]), N_STEPS)
                         wrongs = REFERENCE[name](keys_of(spec), layer, answer["steps"])
                         self.assertFalse(wrongs, f"{len(wrongs)} wrong:\n  " + "\n  ".join(wrongs[:4]))
+            self.check_equal_input_gives_equal_rows(folder, layers[0])
+
+    def check_equal_input_gives_equal_rows(self, folder, layer):
+        """`random` and `bigbird` too: twice the same, and another seed another draw."""
+        specs = ["random:blocks=6", "bigbird:blocks=6", "mean:blocks=6", "h2o", "condense:budget=25%"]
+        first, second = (chosen(folder, specs, layer) for _ in range(2))
+        self.assertEqual(first, second)
+        self.assertNotEqual(first[0]["steps"][0]["k"],
+                            chosen(folder, ["random:blocks=6,seed=2"], layer)[0]["steps"][0]["k"])
 
     def test_policies_read_what_their_rules_say(self):
         self.compare("f16", SPECS, LAYERS)
@@ -80,14 +90,22 @@ class Reference(unittest.TestCase):
     def test_policies_read_what_their_rules_say_of_q8_0(self):
         self.compare("q8_0", Q8_SPECS, (14,))
 
-    def test_equal_input_gives_equal_rows(self):
-        """`random` and `bigbird` too: twice the same, and another seed another draw."""
-        with tempfile.TemporaryDirectory(prefix="condense-reference-") as folder:
-            capture(folder, layers=(14,))
-            specs = ["random:blocks=6", "bigbird:blocks=6", "mean:blocks=6", "h2o", "condense:budget=20%"]
-            self.assertEqual(chosen(folder, specs, 14), chosen(folder, specs, 14))
-            one, other = chosen(folder, ["random:blocks=6", "random:blocks=6,seed=2"], 14)
-            self.assertNotEqual(one["steps"][0]["k"], other["steps"][0]["k"])
+    def test_wrong_rows_are_found(self):
+        """What the comparison must not let pass: each of these is one row or one item off."""
+        always = np.arange(64) >= 48
+        scores = np.where(always, 0.0, np.arange(64.0))
+        pick = rows_pick(always, scores, np.full(64, 0.1), 4)
+        right = [44, 45, 46, 47, *range(48, 64)]
+        self.assertEqual(pick.wrong(right), "")
+        self.assertIn("must be read", pick.wrong(right[:-1]))
+        self.assertIn("scores 43", pick.wrong([43, *right[1:]]))
+        self.assertIn("3 items are read, not 4", pick.wrong(right[1:]))
+        tied = rows_pick(always, scores, np.full(64, 0.6), 4)
+        self.assertEqual(tied.wrong([43, *right[1:]]), "")  # within the bounds
+        item = np.repeat(np.arange(4), 16)
+        blocks = Pick(item, np.arange(4.0), np.zeros(4), (1, 1))
+        self.assertIn("in part", blocks.wrong(np.arange(48, 63)))
+        self.assertIn("must not be read", Pick(np.full(4, Pick.NEVER), np.zeros(0), np.zeros(0), (0, 0)).wrong([2]))
 
 
 if __name__ == "__main__":

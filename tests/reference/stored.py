@@ -44,6 +44,7 @@ class Layer:
         n = self.n_prompt + self.n_steps
         self.q = np.fromfile(folder / f"{number}.q", np.float32).reshape(n, self.n_heads, self.dim).astype(np.float64)
         self.k, self.v = (self.load(folder / f"{number}.{name}", n) for name in "kv")
+        self.summaries = {}  # frame.Summaries by step and blocks: specs share them
         self.row_bytes = {"f16": 2 * self.dim, "q8_0": self.dim // 32 * 34}[self.kv_type]  # of K; V has as many
 
     def load(self, path, n):
