@@ -50,13 +50,18 @@ def keys_of(spec):
     return dict(key.split("=", 1) for key in spec.partition(":")[2].split(",") if key)
 
 
+# Trained gates, which the model has not: made ones are compared in tests/gates/gates_test.py.
+COMPARED_WITH_MADE_GATES = {"nsa", "seer"}
+
+
 class Reference(unittest.TestCase):
     def test_every_policy_has_a_reference(self):
-        for name in sorted(registered()):
+        wanted = registered() - COMPARED_WITH_MADE_GATES
+        for name in sorted(wanted):
             self.assertTrue(name in REFERENCE and SPECS.get(name),
                             f"policy '{name}' has no reference: write its rule in NumPy in tests/reference/policies.py "
                             f"(@reference(\"{name}\")) and what to compare in SPECS of tests/reference/specs.py")
-        self.assertEqual(set(REFERENCE), registered(), "a reference whose policy is not registered")
+        self.assertEqual(set(REFERENCE), wanted, "a reference whose policy is not registered")
 
     def compare(self, kv_type, table, layers):
         with tempfile.TemporaryDirectory(prefix="condense-reference-") as folder:
