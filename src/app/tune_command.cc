@@ -190,11 +190,25 @@ class Records {
   Records(const TuneFlags& flags, const std::vector<std::string>& argv, const Setup& setup)
       : flags_(flags), argv_(argv), setup_(setup) {}
 
+  // Whether what is there already is of this very run, told before work begins.
+  Status Check() const {
+    if (flags_.records.empty()) return Status();
+    for (size_t i = 0; i < setup_.prefixes.size(); ++i) {
+      const std::string path = PathOf(static_cast<int>(i));
+      const Result<KeptRecords> kept = ReadKept(path);
+      if (!kept.ok()) return Error{kept.error()};
+      if (kept->n_bytes == 0) continue;
+      const Status same = CheckSameRun(kept.value(), Describe(setup_.prefixes[i]), path);
+      if (!same.ok()) return same;
+    }
+    return Status();
+  }
+
   Result<KeptRecords> Open(int index) {
     writer_.reset();
     kept_ = KeptRecords();
     if (flags_.records.empty()) return KeptRecords();
-    const std::string path = fmt::format("{}/prefix-{}.jsonl", flags_.records, index + 1);
+    const std::string path = PathOf(index);
     Result<KeptRecords> kept = ReadKept(path);
     if (!kept.ok()) return Error{kept.error()};
     kept_ = std::move(kept.value());
@@ -215,6 +229,10 @@ class Records {
   }
 
  private:
+  std::string PathOf(int index) const {
+    return fmt::format("{}/prefix-{}.jsonl", flags_.records, index + 1);
+  }
+
   RunRecord Describe(const Prefix& prefix) const {
     const SourceText& text = setup_.texts[prefix.text];
     RunRecord run = BeginRunRecord(
@@ -249,9 +267,7 @@ std::string TrialLine(const TuneTarget& target, const TuneTrial& trial) {
   return line + (trial.meets ? ", goes on\n" : ", too little\n");
 }
 
-Result<TuneOutcome> RunTune(const TuneFlags& flags, const std::vector<std::string>& argv,
-                            const Setup& setup) {
-  Records records(flags, argv, setup);
+Result<TuneOutcome> RunTune(const Setup& setup, Records& records) {
   Progress progress;
   int prefix = 0;
   const size_t n = setup.prefixes.size();
@@ -350,8 +366,11 @@ Status WriteFile(const TuneFlags& flags, const Setup& setup, const TuneOutcome& 
 int TuneCommand(const TuneFlags& flags, const std::vector<std::string>& argv) {
   Setup setup;
   if (const auto failure = SetUp(flags, setup)) return Fail(failure->code, failure->message);
+  Records records(flags, argv, setup);
+  const Status same = records.Check();
+  if (!same.ok()) return Fail(kExitUsage, same.error());
   PrintHead(flags, setup);
-  const Result<TuneOutcome> outcome = RunTune(flags, argv, setup);
+  const Result<TuneOutcome> outcome = RunTune(setup, records);
   if (!outcome.ok()) {
     return Fail(kExitFailed, !StopRequested() ? outcome.error()
                              : flags.records.empty()

@@ -80,6 +80,12 @@ TEST_F(TuneTest, WritesAPolicyFileThatOtherCommandsTake) {
   EXPECT_EQ(ReadBytes(Path("p.toml")), file);
   EXPECT_EQ(ReadBytes(Path("r/prefix-2.jsonl")), records);
 
+  EXPECT_EQ(Run({"tune", "--policies", "mean", "--prefixes", "2", "--records", Path("r"), "-n", "7",
+                 "-o", Path("q.toml"), "--prompt-tokens", "600"})
+                .code,
+            2)
+      << "records of another run";
+
   // The same records answer another target; five decisions cannot certify 99 %.
   fs::remove(Path("p.toml"));
   const Outcome unmet = Run(Tune("tf=99%"));
