@@ -104,9 +104,9 @@ std::string BenchTable(std::span<const BenchRecord> records, int width) {
          return r.published ? fmt::format("{:.1f}x", r.published->ratio) : "";
        }},
   };
-  std::vector<Column> columns;
+  std::vector<TableColumn> columns;
   for (const Spec& spec : specs) {
-    Column column;
+    TableColumn column;
     column.title = spec.title;
     column.priority = spec.priority;
     column.left = columns.empty();

@@ -29,9 +29,10 @@ std::string Percent(double share) {
 
 // Figures by layer: the table of the masses, and what they leave of the output.
 std::string MassTable(const MassProbe& probe) {
-  Column layer{.title = "layer", .left = false, .cells = {}}, base{.title = "base", .cells = {}},
-      oracle{.title = "oracle", .cells = {}}, policy{.title = "policy", .cells = {}},
-      best{.title = "recall: oracle", .cells = {}}, own{.title = "policy", .cells = {}};
+  TableColumn layer{.title = "layer", .left = false, .cells = {}},
+      base{.title = "base", .cells = {}}, oracle{.title = "oracle", .cells = {}},
+      policy{.title = "policy", .cells = {}}, best{.title = "recall: oracle", .cells = {}},
+      own{.title = "policy", .cells = {}};
   for (const LayerMass& mass : probe.masses) {
     layer.cells.push_back(std::to_string(mass.layer));
     base.cells.push_back(Percent(mass.base));
@@ -44,7 +45,7 @@ std::string MassTable(const MassProbe& probe) {
 }
 
 std::string IdentityTable(const MassProbe& probe) {
-  Column layer{.title = "layer", .cells = {}}, omitted{.title = "omitted", .cells = {}},
+  TableColumn layer{.title = "layer", .cells = {}}, omitted{.title = "omitted", .cells = {}},
       bound{.title = "E_l", .cells = {}}, error{.title = "|o_full - o_S|", .cells = {}},
       identity{.title = "identity off by", .cells = {}};
   for (const LayerIdentity& of : probe.layers) {

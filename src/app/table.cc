@@ -28,15 +28,15 @@ std::string Shorten(const std::string& text, int width) {
   return cut + "…";
 }
 
-int ColumnWidth(const Column& column) {
+int ColumnWidth(const TableColumn& column) {
   int width = DisplayWidth(column.title);
   for (const std::string& cell : column.cells) width = std::max(width, DisplayWidth(cell));
   return width;
 }
 
-int TotalWidth(const std::vector<Column>& columns) {
+int TotalWidth(const std::vector<TableColumn>& columns) {
   int width = -kGap;
-  for (const Column& column : columns) width += ColumnWidth(column) + kGap;
+  for (const TableColumn& column : columns) width += ColumnWidth(column) + kGap;
   return width;
 }
 
@@ -65,11 +65,11 @@ int DisplayWidth(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return !IsContinuation(c); }));
 }
 
-std::string RenderTable(std::vector<Column> columns, int width) {
+std::string RenderTable(std::vector<TableColumn> columns, int width) {
   CONDENSE_CHECK(!columns.empty());
   while (TotalWidth(columns) > width) {
-    const auto least =
-        std::max_element(columns.begin(), columns.end(), [](const Column& a, const Column& b) {
+    const auto least = std::max_element(
+        columns.begin(), columns.end(), [](const TableColumn& a, const TableColumn& b) {
           return a.priority <= b.priority;  // the rightmost among equals
         });
     if (least->priority == 0) break;
@@ -80,9 +80,9 @@ std::string RenderTable(std::vector<Column> columns, int width) {
     for (std::string& cell : columns[0].cells) cell = Shorten(cell, first);
   }
   std::string text;
-  const auto add_line = [&](const std::function<const std::string&(const Column&)>& cell) {
+  const auto add_line = [&](const std::function<const std::string&(const TableColumn&)>& cell) {
     std::string line;
-    for (const Column& column : columns) {
+    for (const TableColumn& column : columns) {
       const std::string& content = cell(column);
       const std::string padding(ColumnWidth(column) - DisplayWidth(content), ' ');
       if (!line.empty()) line.append(kGap, ' ');
@@ -91,9 +91,9 @@ std::string RenderTable(std::vector<Column> columns, int width) {
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   };
-  add_line([](const Column& column) -> const std::string& { return column.title; });
+  add_line([](const TableColumn& column) -> const std::string& { return column.title; });
   for (size_t row = 0; row < columns[0].cells.size(); ++row) {
-    add_line([row](const Column& column) -> const std::string& { return column.cells[row]; });
+    add_line([row](const TableColumn& column) -> const std::string& { return column.cells[row]; });
   }
   return text;
 }
@@ -105,11 +105,11 @@ std::string CompareTable(const std::vector<CompareRow>& rows, int n_generate, in
     const size_t index = text ? 1 : 0;
     return index < row.teachers.size() ? &row.teachers[index] : nullptr;
   };
-  std::vector<Column> columns;
+  std::vector<TableColumn> columns;
   const auto add = [&](const std::string& title, int priority, bool text,
                        const std::function<std::string(const PolicyRecord&)>& cell,
                        bool left = false) {
-    Column column{.title = title, .priority = priority, .left = left, .cells = {}};
+    TableColumn column{.title = title, .priority = priority, .left = left, .cells = {}};
     for (const CompareRow& row : rows) {
       const PolicyRecord* record = teacher(row, text);
       column.cells.push_back(record ? cell(*record) : "-");

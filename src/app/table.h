@@ -9,7 +9,7 @@
 
 namespace condense {
 
-struct Column {
+struct TableColumn {
   std::string title;
   int priority =
       0;  // columns of the highest number go first where the width is short; 0 always stays
@@ -22,7 +22,7 @@ int DisplayWidth(const std::string& text);
 
 // Lines with newlines. The first column is shortened where even the columns of priority 0 are too
 // wide.
-std::string RenderTable(std::vector<Column> columns, int width);
+std::string RenderTable(std::vector<TableColumn> columns, int width);
 
 // The result of a comparison, in `width` characters, with the legend of the columns that are shown.
 std::string CompareTable(const std::vector<CompareRow>& rows, int n_generate, int width);

@@ -307,9 +307,9 @@ Result<TuneOutcome> RunTune(const Setup& setup, Records& records) {
 }
 
 std::string CandidateTable(const TuneTarget& target, const TuneOutcome& outcome) {
-  Column policy{.title = "held out", .left = true, .cells = {}}, read{.title = "read", .cells = {}},
-      figure{.title = "figure", .cells = {}}, bound{.title = "bound", .cells = {}},
-      meets{.title = "meets", .left = true, .cells = {}};
+  TableColumn policy{.title = "held out", .left = true, .cells = {}},
+      read{.title = "read", .cells = {}}, figure{.title = "figure", .cells = {}},
+      bound{.title = "bound", .cells = {}}, meets{.title = "meets", .left = true, .cells = {}};
   for (const TuneCandidate& candidate : outcome.candidates) {
     const bool measured = candidate.sample.n > 0;
     policy.cells.push_back(candidate.policy);

@@ -75,7 +75,7 @@ bool Prepare(const Run& run, int kv_head, int block, int first, int n, Scratch& 
 }
 
 // The shares of one KV head's queries in one chunk's rows.
-void AddChunk(const Run& run, int kv_head, int chunk, PromptRecord::Sums& sums) {
+void AddChunk(const Run& run, int kv_head, int chunk, SeenPrompt::Sums& sums) {
   static thread_local Scratch scratch;
   const int group = run.node.n_query_heads / run.view.n_kv_heads, block = chunk * kChunkBlocks;
   const int rows_per_tile = std::max(1, kTileQueries / group);
@@ -121,7 +121,7 @@ void AddRun(const AttentionNode& node, const Visibility& visibility,
   masks.resize(rows.size() * n_blocks);
   run.masks = masks;
   const std::vector<int>& windows = node.prompt_wants->windows;
-  for (PromptRecord::Sums& sums : rows.front().record->sums) {
+  for (SeenPrompt::Sums& sums : rows.front().record->sums) {
     if (std::find(windows.begin(), windows.end(), sums.window) == windows.end()) continue;
     for (size_t i = 0; i < rows.size(); ++i) {
       CopyLast({visibility.Row(run.stream(), 0, rows[i].row), static_cast<size_t>(n_blocks)},
@@ -148,10 +148,10 @@ void TakePromptRows(const AttentionNode& node, const Visibility& visibility, int
     if (is_decode[r]) continue;
     const std::span<const uint16_t> visible(visibility.Row(stream, 0, r), n_blocks);
     if (written[r] >= view.n_rows || !HasRow(visible, written[r])) continue;
-    PromptRecord& record = prompts.Take(view, wants, node.n_query_heads, written[r], visible);
+    SeenPrompt& record = prompts.Take(view, wants, node.n_query_heads, written[r], visible);
     rows.push_back({stream, r, &record});
     if (record.ring.empty()) continue;
-    PromptRecord::Query& query = record.NextQuery();
+    SeenPrompt::Query& query = record.NextQuery();
     query.q.resize(static_cast<size_t>(node.n_query_heads) * view.k_dim);
     for (int h = 0; h < node.n_query_heads; ++h)
       CopyQuery(node, stream, r, h, &query.q[static_cast<size_t>(h) * view.k_dim]);

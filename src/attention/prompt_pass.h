@@ -17,7 +17,7 @@ namespace condense {
 // A query row of a prompt.
 struct PromptRow {
   int stream = 0, row = 0;
-  PromptRecord* record = nullptr;
+  SeenPrompt* record = nullptr;
 };
 
 // Takes in a stream's query rows that are no decode steps, their queries among them, and lists

@@ -113,7 +113,7 @@ class Prompts {
     return sums;
   }
 
-  const PromptRecord* Find(const std::vector<int>& sees) {
+  const SeenPrompt* Find(const std::vector<int>& sees) {
     RowMask visible(BlocksFor(n_cells_), 0);
     for (int cell : sees) AddRow(visible, cell);
     return cache.Stream(0).prompts.Find(View(), visible);
@@ -158,16 +158,16 @@ std::vector<int> Cells(int begin, int end, int step = 1) {
   return cells;
 }
 
-void ExpectSums(const PromptRecord* record, int window,
+void ExpectSums(const SeenPrompt* record, int window,
                 const std::vector<std::vector<double>>& expected) {
   ASSERT_NE(record, nullptr);
-  const PromptRecord::Sums* sums = record->SumsOf(window);
+  const SeenPrompt::Sums* sums = record->SumsOf(window);
   ASSERT_NE(sums, nullptr);
   ASSERT_EQ(sums->heads.size(), expected.size());
   for (size_t h = 0; h < expected.size(); ++h) {
     for (size_t cell = 0; cell < expected[h].size(); ++cell) {
       // 24 bits a query, and logits of some ten multiply-adds.
-      EXPECT_NEAR(PromptRecord::Sum(*sums, static_cast<int>(h), static_cast<int>(cell)),
+      EXPECT_NEAR(SeenPrompt::Sum(*sums, static_cast<int>(h), static_cast<int>(cell)),
                   expected[h][cell], 1e-5 * (1 + expected[h][cell]))
           << h << ' ' << cell;
     }
@@ -201,7 +201,7 @@ TEST(PromptPassTest, CutsAndThreadsChangeNoBit) {
   Prompts whole(1024, 2, 3);
   whole.wants = {.windows = {0, 64}, .last_queries = 40};
   whole.Prompt(cells, 1024);
-  const PromptRecord* expected = whole.Find(cells);
+  const SeenPrompt* expected = whole.Find(cells);
   ASSERT_NE(expected, nullptr);
   for (int cut : {512, 100, 37, 17}) {
     for (int n_threads : {1, 2}) {
@@ -210,7 +210,7 @@ TEST(PromptPassTest, CutsAndThreadsChangeNoBit) {
       other.n_threads = n_threads;
       // 697 rows: none is left alone, which would be a decode step.
       other.Prompt(cells, cut);
-      const PromptRecord* record = other.Find(cells);
+      const SeenPrompt* record = other.Find(cells);
       ASSERT_NE(record, nullptr);
       EXPECT_EQ(record->n_queries, expected->n_queries);
       for (int window : {0, 64})
@@ -230,7 +230,7 @@ TEST(PromptPassTest, LastQueriesAreTheLast) {
   prompts.Prompt(Cells(0, 5), 5);
   EXPECT_EQ(prompts.Find(Cells(0, 5))->n_last, 5);
   prompts.Prompt(Cells(5, 130), 50, Cells(0, 5));
-  const PromptRecord* record = prompts.Find(Cells(0, 130));
+  const SeenPrompt* record = prompts.Find(Cells(0, 130));
   ASSERT_EQ(record->n_last, 8);
   for (int i = 0; i < 8; ++i) {
     const int cell = 122 + i;
@@ -267,10 +267,10 @@ TEST(PromptPassTest, APromptEndsWithItsNewestRow) {
   // A freed row's place taken by another is a row of which nothing is known.
   prompts.cache.MarkWritten(0, 7);
   prompts.cache.Stream(0).written.clear();  // by a node of its own
-  const PromptRecord* record = prompts.Find(cells);
+  const SeenPrompt* record = prompts.Find(cells);
   ASSERT_NE(record, nullptr);
-  EXPECT_EQ(PromptRecord::Sum(*record->SumsOf(0), 1, 7), 0.0f);
-  EXPECT_GT(PromptRecord::Sum(*record->SumsOf(0), 1, 8), 0.0f);
+  EXPECT_EQ(SeenPrompt::Sum(*record->SumsOf(0), 1, 7), 0.0f);
+  EXPECT_GT(SeenPrompt::Sum(*record->SumsOf(0), 1, 8), 0.0f);
   // Another prompt over the end of the first.
   prompts.Prompt(Cells(250, 340), 90, Cells(0, 250));
   record = prompts.Find(Cells(0, 340));

@@ -16,7 +16,7 @@ uint64_t KeyWord(const KvView& view, int row) {
   return word;
 }
 
-bool SameKeys(const PromptRecord& record, const KvView& view) {
+bool SameKeys(const SeenPrompt& record, const KvView& view) {
   for (size_t b = 0; b < record.own.size(); ++b) {
     if (record.own[b] == 0) continue;
     for (int r = 0; r < kBlockRows; ++r) {
@@ -43,21 +43,21 @@ void PromptWants::Add(const PromptWants& other) {
   last_queries = std::max(last_queries, other.last_queries);
 }
 
-const PromptRecord::Sums* PromptRecord::SumsOf(int window) const {
+const SeenPrompt::Sums* SeenPrompt::SumsOf(int window) const {
   for (const Sums& of_window : sums) {
     if (of_window.window == window) return &of_window;
   }
   return nullptr;
 }
 
-PromptRecord::Query& PromptRecord::NextQuery() {
+SeenPrompt::Query& SeenPrompt::NextQuery() {
   Query& query = ring[next];
   next = (next + 1) % static_cast<int>(ring.size());
   n_last = std::min(n_last + 1, static_cast<int>(ring.size()));
   return query;
 }
 
-void PromptRecord::Clear() {
+void SeenPrompt::Clear() {
   newest_row = -1;
   n_queries = n_last = next = 0;
   unchecked = false;
@@ -68,7 +68,7 @@ void PromptRecord::Clear() {
   }
 }
 
-size_t PromptRecord::bytes() const {
+size_t SeenPrompt::bytes() const {
   size_t n = sizeof(*this) + Bytes(words) + Bytes(own) + Bytes(sums) + Bytes(ring);
   for (const Sums& of_window : sums) {
     n += Bytes(of_window.heads);
@@ -80,7 +80,7 @@ size_t PromptRecord::bytes() const {
 
 void PromptAttention::MarkWritten(int row) {
   const size_t block = static_cast<size_t>(row) / kBlockRows;
-  for (PromptRecord& record : records_) {
+  for (SeenPrompt& record : records_) {
     if (record.newest_row < 0) continue;
     if (record.newest_row == row) {
       record.Clear();
@@ -88,7 +88,7 @@ void PromptAttention::MarkWritten(int row) {
     }
     if (block < record.own.size())
       record.own[block] = static_cast<uint16_t>(record.own[block] & ~(1u << (row % kBlockRows)));
-    for (PromptRecord::Sums& of_window : record.sums) {
+    for (SeenPrompt::Sums& of_window : record.sums) {
       for (std::vector<float>& of_head : of_window.heads) {
         if (static_cast<size_t>(row) < of_head.size()) of_head[row] = 0.0f;
       }
@@ -97,12 +97,12 @@ void PromptAttention::MarkWritten(int row) {
 }
 
 void PromptAttention::Forget() {
-  for (PromptRecord& record : records_) record.unchecked = true;
+  for (SeenPrompt& record : records_) record.unchecked = true;
 }
 
-PromptRecord* PromptAttention::Match(const KvView& view, std::span<const uint16_t> visible) {
-  PromptRecord* best = nullptr;
-  for (PromptRecord& record : records_) {
+SeenPrompt* PromptAttention::Match(const KvView& view, std::span<const uint16_t> visible) {
+  SeenPrompt* best = nullptr;
+  for (SeenPrompt& record : records_) {
     const int row = record.newest_row;
     if (row < 0 || static_cast<size_t>(row) / kBlockRows >= visible.size()) continue;
     if (!HasRow(visible, row)) continue;
@@ -118,9 +118,9 @@ PromptRecord* PromptAttention::Match(const KvView& view, std::span<const uint16_
 }
 
 // A record without queries, or else the one that was not used for longest, if not in this node.
-PromptRecord& PromptAttention::New() {
-  PromptRecord* oldest = nullptr;
-  for (PromptRecord& record : records_) {
+SeenPrompt& PromptAttention::New() {
+  SeenPrompt* oldest = nullptr;
+  for (SeenPrompt& record : records_) {
     if (record.newest_row < 0) {
       record.last_used = clock_;
       return record;
@@ -137,15 +137,15 @@ PromptRecord& PromptAttention::New() {
   return *oldest;
 }
 
-PromptRecord& PromptAttention::Take(const KvView& view, const PromptWants& wants, int n_query_heads,
-                                    int row, std::span<const uint16_t> visible) {
-  PromptRecord* found = Match(view, visible);
-  PromptRecord& record = found != nullptr ? *found : New();
+SeenPrompt& PromptAttention::Take(const KvView& view, const PromptWants& wants, int n_query_heads,
+                                  int row, std::span<const uint16_t> visible) {
+  SeenPrompt* found = Match(view, visible);
+  SeenPrompt& record = found != nullptr ? *found : New();
   const size_t n_rows = visible.size() * kBlockRows;
   for (int window : wants.windows) {
     if (record.SumsOf(window) == nullptr) record.sums.push_back({window, {}});
   }
-  for (PromptRecord::Sums& of_window : record.sums) {
+  for (SeenPrompt::Sums& of_window : record.sums) {
     of_window.heads.resize(n_query_heads);
     for (std::vector<float>& of_head : of_window.heads) {
       if (of_head.size() < n_rows) of_head.resize(n_rows, 0.0f);
@@ -166,13 +166,13 @@ PromptRecord& PromptAttention::Take(const KvView& view, const PromptWants& wants
   return record;
 }
 
-const PromptRecord* PromptAttention::Find(const KvView& view, std::span<const uint16_t> visible) {
+const SeenPrompt* PromptAttention::Find(const KvView& view, std::span<const uint16_t> visible) {
   return Match(view, visible);
 }
 
 size_t PromptAttention::bytes() const {
   size_t n = 0;
-  for (const PromptRecord& record : records_) n += record.bytes();
+  for (const SeenPrompt& record : records_) n += record.bytes();
   return n;
 }
 

@@ -30,7 +30,7 @@ struct PromptWants {
   bool operator==(const PromptWants&) const = default;
 };
 
-struct PromptRecord {
+struct SeenPrompt {
   // A query row of the prompt's end.
   struct Query {
     std::vector<float> q;           // [n_query_heads, k_dim]
@@ -82,21 +82,21 @@ class PromptAttention {
   // A query of a prompt, in the order of the prompt's rows: `row` is its own, `visible` what it
   // sees. Returns the prompt's record, made where none goes on, with room for what is wanted; the
   // caller adds sums and query.
-  PromptRecord& Take(const KvView& view, const PromptWants& wants, int n_query_heads, int row,
-                     std::span<const uint16_t> visible);
+  SeenPrompt& Take(const KvView& view, const PromptWants& wants, int n_query_heads, int row,
+                   std::span<const uint16_t> visible);
 
   // The record of the prompt that a query which sees `visible` follows; null where none was taken
   // in, or it does not hold any more.
-  const PromptRecord* Find(const KvView& view, std::span<const uint16_t> visible);
+  const SeenPrompt* Find(const KvView& view, std::span<const uint16_t> visible);
 
   // Memory.
   size_t bytes() const;
 
  private:
-  PromptRecord* Match(const KvView& view, std::span<const uint16_t> visible);
-  PromptRecord& New();
+  SeenPrompt* Match(const KvView& view, std::span<const uint16_t> visible);
+  SeenPrompt& New();
 
-  std::list<PromptRecord> records_;
+  std::list<SeenPrompt> records_;
   uint64_t clock_ = 1;
 };
 

@@ -139,7 +139,7 @@ class EvictionStep {
   // What a prompt that is new to the sets says of their rows; false where it is no number.
   bool TakePrompt(Selection& selection) {
     if (options_.worth == RowWorth::kSum) {
-      const PromptRecord::Sums* sums = record_->SumsOf(0);
+      const SeenPrompt::Sums* sums = record_->SumsOf(0);
       if (sums == nullptr) return true;
       for (int set = 0; set < n_sets_; ++set) {
         const HeadRange heads = HeadsOf(set);
@@ -148,7 +148,7 @@ class EvictionStep {
         for (size_t i = 0; i < rows.size(); ++i) {
           prompt[i] = 0;
           for (int h = heads.first_head; h < heads.first_head + heads.n_heads; ++h)
-            prompt[i] += PromptRecord::Sum(*sums, h, rows[i]);
+            prompt[i] += SeenPrompt::Sum(*sums, h, rows[i]);
         }
         selection.summary_bytes += rows.size() * heads.n_heads * sizeof(float);
       }
@@ -159,7 +159,7 @@ class EvictionStep {
     voted_ = true;
     s_.sums.assign(static_cast<size_t>(n_units_) * s_.stride, 0.0f);
     for (int i = record_->n_last - n_voters; i < record_->n_last; ++i) {
-      const PromptRecord::Query& voter = record_->LastQuery(i);
+      const SeenPrompt::Query& voter = record_->LastQuery(i);
       if (!AddShares(voter.q.data(), voter.visible)) return false;
     }
     for (int set = 0; set < n_sets_; ++set) {
@@ -313,7 +313,7 @@ class EvictionStep {
   const Evictions::Step* last_;
   StepScratch& s_;
   const int group_;
-  const PromptRecord* record_ = nullptr;
+  const SeenPrompt* record_ = nullptr;
   int n_units_ = 0;  // KV heads, or query heads that keep rows of their own
   int n_sets_ = 0;
   int n_recent_ = 1;

@@ -53,19 +53,19 @@ class Layer {
   }
 
   // As a prompt of rows [0, n) leaves it; query i of it asks what Ask(-i) asks.
-  PromptRecord& Prompt(const Policy& policy, int n) {
+  SeenPrompt& Prompt(const Policy& policy, int n) {
     RowMask visible(BlocksFor(kRows), 0);
-    PromptRecord* record = nullptr;
+    SeenPrompt* record = nullptr;
     for (int row = 0; row < n; ++row) {
       AddRow(visible, row);
       record = &cache.prompts().Take(cache.view(), policy.prompt_wants(), kHeads, row, visible);
       if (record->ring.empty()) continue;
       Ask(-row);
-      PromptRecord::Query& query = record->NextQuery();
+      SeenPrompt::Query& query = record->NextQuery();
       query.q.assign(cache.QueryHead(0), cache.QueryHead(0) + kHeads * kDim);
       query.visible = visible;
     }
-    for (PromptRecord::Sums& sums : record->sums) {
+    for (SeenPrompt::Sums& sums : record->sums) {
       std::mt19937 random(9);
       for (std::vector<float>& of_head : sums.heads) {
         for (int row = 0; row < n; ++row)
@@ -132,14 +132,14 @@ TEST(H2oPolicyTest, KeepsWhatPlainLoopsKeep) {
                            : text.find("100%") != std::string::npos ? 40
                                                                     : 40;
       Layer layer;
-      const PromptRecord* record = with_prompt ? &layer.Prompt(*policy, 300) : nullptr;
+      const SeenPrompt* record = with_prompt ? &layer.Prompt(*policy, 300) : nullptr;
       const int n_sets = per_head ? kHeads : kKvHeads, heads = kHeads / n_sets;
       std::vector<std::set<int>> kept(n_sets, FirstRows(300));
       std::vector<std::map<int, double>> worth(n_sets);
       for (int set = 0; set < n_sets && with_prompt; ++set) {
         for (int row = 0; row < 300; ++row) {
           for (int h = set * heads; h < (set + 1) * heads; ++h)
-            worth[set][row] += PromptRecord::Sum(*record->SumsOf(0), h, row);
+            worth[set][row] += SeenPrompt::Sum(*record->SumsOf(0), h, row);
         }
       }
       for (int n = 301; n <= 380; ++n) {

@@ -20,7 +20,7 @@ constexpr int kKvHeads = 2, kHeads = 6, kGroup = 3, kDim = 32;
 // A prompt of rows [0, n), its sums random, or equal where `equal`.
 void TakePrompt(TestCache& cache, const Policy& policy, int n, bool equal = false) {
   RowMask visible(BlocksFor(cache.view().n_rows), 0);
-  PromptRecord* record = nullptr;
+  SeenPrompt* record = nullptr;
   for (int row = 0; row < n; ++row) {
     AddRow(visible, row);
     record = &cache.prompts().Take(cache.view(), policy.prompt_wants(), kHeads, row, visible);
@@ -42,13 +42,13 @@ std::vector<int> Visible(const LayerQuery& query) {
 
 // The four rows that stand for rows[begin, end).
 std::vector<int> Representatives(const std::vector<int>& rows, int begin, int end, int kv_head,
-                                 const PromptRecord* record, int window) {
+                                 const SeenPrompt* record, int window) {
   std::vector<int> block(rows.begin() + begin, rows.begin() + end);
   std::vector<double> votes;
   for (int row : block) {
     votes.push_back(0);
     for (int h = kv_head * kGroup; record != nullptr && h < (kv_head + 1) * kGroup; ++h)
-      votes.back() += PromptRecord::Sum(*record->SumsOf(window), h, row);
+      votes.back() += SeenPrompt::Sum(*record->SumsOf(window), h, row);
   }
   const int n = static_cast<int>(block.size());
   if (n < 4 || *std::max_element(votes.begin(), votes.end()) == 0)
@@ -62,7 +62,7 @@ std::vector<int> Representatives(const std::vector<int>& rows, int begin, int en
 }
 
 // What a step of `tokens` rows reads.
-RowMask Expected(TestCache& cache, const PromptRecord* record, int anchor, int window, int tokens) {
+RowMask Expected(TestCache& cache, const SeenPrompt* record, int anchor, int window, int tokens) {
   const LayerQuery query = cache.Query();
   const std::vector<int> rows = Visible(query);
   const int n = static_cast<int>(rows.size()), end = n - window;
@@ -110,7 +110,7 @@ TEST(InfllmPolicyTest, ReadsWhatPlainLoopsRead) {
         cache.SetQuery(seed);
         cache.See({{0, 1003}, {1010, 1100 + 30 * seed}});
         const LayerQuery query = cache.Query();
-        const PromptRecord* record = cache.prompts().Find(*query.kv, query.visible);
+        const SeenPrompt* record = cache.prompts().Find(*query.kv, query.visible);
         ASSERT_EQ(record != nullptr, with_prompt);
         Selection selection;
         policy->Select(query, selection);

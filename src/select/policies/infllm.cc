@@ -146,9 +146,9 @@ class InfllmPolicy final : public Policy {
   bool ChooseBlocks(const LayerQuery& query, const Candidates& candidates, int n_best,
                     StepScratch& s) const {
     const int n_blocks = candidates.n_blocks(), n_kv_heads = query.kv->n_kv_heads;
-    const PromptRecord* record =
+    const SeenPrompt* record =
         query.prompts != nullptr ? query.prompts->Find(*query.kv, query.visible) : nullptr;
-    const PromptRecord::Sums* sums = record != nullptr ? record->SumsOf(options_.window) : nullptr;
+    const SeenPrompt::Sums* sums = record != nullptr ? record->SumsOf(options_.window) : nullptr;
     s.reps.resize(static_cast<size_t>(n_kv_heads) * n_blocks * kRepresentatives);
     s.per_head.resize(static_cast<size_t>(n_kv_heads) * n_blocks);
 #pragma omp parallel for num_threads(query.n_threads) if (query.n_threads > 1) schedule(static)
@@ -166,7 +166,7 @@ class InfllmPolicy final : public Policy {
 
   // One KV head's representatives and what its heads make of them.
   static void ScoreBlocks(const LayerQuery& query, const Candidates& candidates, int kv_head,
-                          const PromptRecord::Sums* sums, StepScratch& s) {
+                          const SeenPrompt::Sums* sums, StepScratch& s) {
     static thread_local std::vector<float> q;  // [k_dim] the group's sum
     const int n_blocks = candidates.n_blocks(), group = query.group(), k_dim = query.kv->k_dim;
     q.assign(k_dim, 0.0f);
@@ -194,8 +194,8 @@ class InfllmPolicy final : public Policy {
   }
 
   // A block's representatives, ascending; fewer rows than those stand for themselves, repeated.
-  static void Represent(std::span<const int32_t> rows, const PromptRecord::Sums* sums,
-                        int first_head, int group, int32_t* reps) {
+  static void Represent(std::span<const int32_t> rows, const SeenPrompt::Sums* sums, int first_head,
+                        int group, int32_t* reps) {
     float votes[kInfBlock];
     int32_t keys[kInfBlock];
     int best[kRepresentatives];
@@ -204,7 +204,7 @@ class InfllmPolicy final : public Policy {
     for (int i = 0; i < n; ++i) {
       votes[i] = 0;
       for (int h = first_head; sums != nullptr && h < first_head + group; ++h)
-        votes[i] += PromptRecord::Sum(*sums, h, rows[i]);
+        votes[i] += SeenPrompt::Sum(*sums, h, rows[i]);
       any = any || votes[i] > 0;
     }
     const bool voted = any && n >= kRepresentatives &&
