@@ -11,11 +11,11 @@ constinit TensorFileReader registered_reader = nullptr;
 
 void SetTensorFileReader(TensorFileReader reader) { registered_reader = reader; }
 
-Result<TensorFile> ReadTensorFile(const std::string& path) {
+Result<TensorFile> ReadTensorFile(const std::string& path, const std::string& architecture) {
   if (registered_reader == nullptr) {
     return Error{Quote(path) + " cannot be read: this program has no reader of tensor files"};
   }
-  return registered_reader(path);
+  return registered_reader(path, architecture);
 }
 
 }  // namespace condense

@@ -27,11 +27,13 @@ struct TensorFile {
   std::map<std::string, Tensor> tensors;
 };
 
-// Errors name the file.
-using TensorFileReader = Result<TensorFile> (*)(const std::string& path);
+// Errors name the file. Of a file of another `architecture` (its value general.architecture) values
+// alone are read: it may be a whole model.
+using TensorFileReader = Result<TensorFile> (*)(const std::string& path,
+                                                const std::string& architecture);
 
 // Before any other thread reads.
 void SetTensorFileReader(TensorFileReader reader);
-Result<TensorFile> ReadTensorFile(const std::string& path);
+Result<TensorFile> ReadTensorFile(const std::string& path, const std::string& architecture);
 
 }  // namespace condense

@@ -93,7 +93,7 @@ bool ReadFloats(std::ifstream& file, size_t offset, const ggml_tensor& from,
   return true;
 }
 
-Result<TensorFile> ReadGguf(const std::string& path) {
+Result<TensorFile> ReadGguf(const std::string& path, const std::string& architecture) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return Error{Quote(path) + " cannot be opened"};
   ggml_context* shapes = nullptr;
@@ -106,6 +106,8 @@ Result<TensorFile> ReadGguf(const std::string& path) {
     TensorFileValue value;
     if (ReadValue(gguf.get(), id, &value)) read.values[gguf_get_key(gguf.get(), id)] = value;
   }
+  const auto is = read.values.find("general.architecture");
+  if (is == read.values.end() || is->second != TensorFileValue(architecture)) return read;
   for (int64_t id = 0; id < gguf_get_n_tensors(gguf.get()); ++id) {
     const char* name = gguf_get_tensor_name(gguf.get(), id);
     const ggml_tensor* from = ggml_get_tensor(shapes, name);

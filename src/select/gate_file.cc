@@ -33,7 +33,7 @@ std::string Print(const TensorFileValue& value) {
 }  // namespace
 
 GateFile::GateFile(const std::string& path, const std::string& kind) : path_(path), kind_(kind) {
-  Result<TensorFile> file = ReadTensorFile(path);
+  Result<TensorFile> file = ReadTensorFile(path, kind);
   if (!file.ok()) {
     status_ = Error{file.error()};
     return;

@@ -25,7 +25,8 @@ TensorFile& File() {
 class GatesTest : public ::testing::TestWithParam<std::string> {
  protected:
   GatesTest() {
-    SetTensorFileReader([](const std::string&) -> Result<TensorFile> { return File(); });
+    SetTensorFileReader(
+        [](const std::string&, const std::string&) -> Result<TensorFile> { return File(); });
     File() = MadeGates(kind_, {});
   }
   ~GatesTest() override { SetTensorFileReader(nullptr); }

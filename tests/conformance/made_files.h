@@ -12,7 +12,7 @@
 namespace condense {
 
 // "made/seer": gates for the host of these tests.
-inline Result<TensorFile> ReadMadeFile(const std::string& path) {
+inline Result<TensorFile> ReadMadeFile(const std::string& path, const std::string&) {
   const std::string made = "made/";
   if (!path.starts_with(made)) return Error{Quote(path) + " is not made here"};
   return MadeGates(path.substr(made.size()), {.n_layers = 6,
