@@ -87,23 +87,21 @@ void SetRows(Backend& backend, const ggml_tensor* op) {
 void FlashAttention(Backend& backend, const ggml_tensor* op) {
   backend.attended = true;
   PluginState& state = PluginState::Get();
-  uint64_t generation = 0;
-  const std::shared_ptr<const Policy> policy = state.policy(&generation);
-  if (generation != backend.generation) {
+  const PluginState::InForce in_force = state.in_force();
+  if (in_force.generation != backend.generation) {
     const uint64_t forget = state.forget_generation();
     for (auto& [data, layer] : backend.layers) {
       if (forget != backend.forget_generation) layer.cache.Forget();
       for (StreamCache& stream : layer.cache.streams) stream.ForgetChoices();
     }
-    backend.generation = generation;
+    backend.generation = in_force.generation;
     backend.forget_generation = forget;
   }
 
   const NodeKeys keys = KeysOf(op);
   AttentionNode node = ToAttentionNode(op, keys);
-  node.query_products = state.query_products();
-  const std::shared_ptr<const PromptWants> wants = state.prompt_wants();
-  node.prompt_wants = wants.get();
+  node.query_products = in_force.query_products;
+  node.prompt_wants = in_force.prompt_wants.get();
   auto found = backend.layers.find(keys.cache->data);
   CachedLayer untracked;
   CachedLayer& layer = found != backend.layers.end() ? found->second : untracked;
@@ -122,7 +120,7 @@ void FlashAttention(Backend& backend, const ggml_tensor* op) {
   if (state.observed()) {
     sink.on_observations = [&](std::span<const Observation> seen) { state.Report(seen); };
   }
-  ComputeAttention(node, layer.cache, *policy, backend.n_threads, sink);
+  ComputeAttention(node, layer.cache, *in_force.policy, backend.n_threads, sink);
   if (layer.cache.has_summaries()) backend.check_pending = false;
   uint64_t rebuilds = layer.cache.rebuilds() - layer.rebuilds_seen;
   layer.rebuilds_seen += rebuilds;

@@ -20,10 +20,9 @@ PluginState& PluginState::Get() {
 namespace {
 
 // A policy file says what model it was made for; which one the host runs cannot be seen from here.
-void SayWhatIsNotChecked(const std::string& path) {
-  const Result<PolicyFile> file = ReadPolicyFile(path);
-  if (!file.ok() || file->made.model.empty()) return;
-  LogWarning("policy file '" + path + "' was made for the model " + file->made.model +
+void SayWhatIsNotChecked(const std::string& path, const PolicyProvenance& made) {
+  if (made.model.empty()) return;
+  LogWarning("policy file '" + path + "' was made for the model " + made.model +
              ": whether this program runs that one the plug-in cannot check");
 }
 
@@ -36,35 +35,38 @@ PluginState::PluginState() {
     by_default_ = true;
     return;
   }
-  const Status status = SetPolicy(wanted);
+  PolicyProvenance made;
+  const Status status = SetPolicy(wanted, &made);
   if (!status.ok()) {
     LogWarning("CONDENSE_POLICY: " + status.error() + "; attention stays dense");
     CONDENSE_CHECK(SetPolicy("dense").ok());
   } else if (NamesPolicyFile(wanted)) {
-    SayWhatIsNotChecked(PolicyFilePath(wanted));
+    SayWhatIsNotChecked(PolicyFilePath(wanted), made);
   }
 }
 
-Status PluginState::SetPolicy(const char* spec) {
+Status PluginState::SetPolicy(const char* spec, PolicyProvenance* provenance) {
   if (spec == nullptr) return Error{"no policy spec was given"};
   Result<BoundPolicy> made = MakePolicy(spec);
   if (!made.ok()) return Error{made.error()};
+  if (provenance != nullptr) *provenance = std::move(made->made);
   std::lock_guard lock(mutex_);
-  policy_ = std::move(made->policy);
-  query_products_ = query_products_ || policy_->wants_query_products();
-  PromptWants wants = *prompt_wants_;
-  wants.Add(policy_->prompt_wants());
-  if (wants != *prompt_wants_) prompt_wants_ = std::make_shared<PromptWants>(std::move(wants));
+  InForce& now = in_force_;
+  now.policy = std::move(made->policy);
+  now.query_products = now.query_products || now.policy->wants_query_products();
+  PromptWants wants = now.prompt_wants != nullptr ? *now.prompt_wants : PromptWants();
+  wants.Add(now.policy->prompt_wants());
+  if (!wants.empty() && (now.prompt_wants == nullptr || wants != *now.prompt_wants))
+    now.prompt_wants = std::make_shared<PromptWants>(std::move(wants));
   spec_ = std::move(made->spec);
   by_default_ = false;
-  ++generation_;
+  ++now.generation;
   return {};
 }
 
-std::shared_ptr<const Policy> PluginState::policy(uint64_t* generation) {
+PluginState::InForce PluginState::in_force() {
   std::lock_guard lock(mutex_);
-  *generation = generation_;
-  return policy_;
+  return in_force_;
 }
 
 std::string PluginState::policy_spec() {
@@ -72,19 +74,9 @@ std::string PluginState::policy_spec() {
   return spec_;
 }
 
-bool PluginState::query_products() {
-  std::lock_guard lock(mutex_);
-  return query_products_;
-}
-
-std::shared_ptr<const PromptWants> PluginState::prompt_wants() {
-  std::lock_guard lock(mutex_);
-  return prompt_wants_;
-}
-
 void PluginState::Forget() {
   std::lock_guard lock(mutex_);
-  ++generation_;
+  ++in_force_.generation;
   ++forget_generation_;
 }
 

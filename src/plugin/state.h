@@ -14,6 +14,7 @@
 #include "attention/layer_attention.h"
 #include "base/result.h"
 #include "select/policy.h"
+#include "select/policy_provenance.h"
 
 namespace condense {
 
@@ -21,15 +22,18 @@ class PluginState {
  public:
   static PluginState& Get();
 
-  Status SetPolicy(const char* spec);
-  // The policy in force and a number that changes with every SetPolicy and Forget.
-  std::shared_ptr<const Policy> policy(uint64_t* generation);
+  // `made`: what the policy file says that the spec names, if it names one.
+  Status SetPolicy(const char* spec, PolicyProvenance* made = nullptr);
+  struct InForce {
+    std::shared_ptr<const Policy> policy;
+    // What any policy that was set has asked to be kept of prompts: the next prompt may be computed
+    // under another one, as `compare` does. prompt_wants is null until one asked.
+    bool query_products = false;
+    std::shared_ptr<const PromptWants> prompt_wants;
+    uint64_t generation = 1;  // changes with every SetPolicy and Forget
+  };
+  InForce in_force();
   std::string policy_spec();
-  // A policy that wants products of prompt queries was set once: the next prompt may be computed
-  // under another policy, as `compare` does.
-  bool query_products();
-  // The same for prompts' attention: what any policy that was set has asked for.
-  std::shared_ptr<const PromptWants> prompt_wants();
 
   void Forget();
   // Changes whenever summaries must be dropped.
@@ -52,12 +56,10 @@ class PluginState {
   PluginState();
 
   std::mutex mutex_;
-  std::shared_ptr<const Policy> policy_;
+  InForce in_force_;
   std::string spec_;
   bool by_default_ = false;  // nobody asked for the policy, nor was told of it
-  bool query_products_ = false;
-  std::shared_ptr<const PromptWants> prompt_wants_ = std::make_shared<PromptWants>();
-  uint64_t generation_ = 1, forget_generation_ = 1;
+  uint64_t forget_generation_ = 1;
   condense_counters counters_ = {};
   std::array<condense_layer_counters, CONDENSE_MAX_LAYERS> layers_ = {};
   condense_observer observer_ = nullptr;

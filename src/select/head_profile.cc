@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <numeric>
-#include <sstream>
 
 #include "base/text.h"
+#include "base/whole_file.h"
 
 namespace condense {
 namespace {
@@ -57,13 +56,9 @@ Result<HeadProfile> ParseHeadProfile(std::string_view text) {
 }
 
 Result<HeadProfile> ReadHeadProfile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) file.peek();  // fails on a folder
-  if (!file.is_open() || file.bad())
-    return Error{"profile " + Quote(path) + " cannot be read: is it there?"};
-  if (!file.eof()) text << file.rdbuf();
-  Result<HeadProfile> profile = ParseHeadProfile(text.str());
+  const Result<std::string> text = ReadWholeFile(path);
+  if (!text.ok()) return Error{"profile " + Quote(path) + " cannot be read: is it there?"};
+  Result<HeadProfile> profile = ParseHeadProfile(text.value());
   if (!profile.ok()) return Error{"profile " + Quote(path) + ": " + profile.error()};
   return profile;
 }

@@ -43,7 +43,9 @@ KeyReader::KeyReader(const PolicyInfo& info, const PolicySpec& spec) : info_(inf
     Entry entry;
     entry.key = &key;
     for (const auto& [name, value] : spec.keys) {
-      if (name == key.name) entry.given = &value;
+      if (name != key.name) continue;
+      entry.given = &value;
+      entry.spelled = &name;
     }
     entries_.push_back(entry);
     if (key.per_layer) AddLayers(key, spec);
@@ -56,21 +58,22 @@ void KeyReader::AddLayers(const PolicyKey& key, const PolicySpec& spec) {
     if (!name.starts_with(key.name + "@")) continue;
     const Result<LayerRange> layers = ParseLayers(name.substr(key.name.size() + 1));
     if (!layers.ok()) {
-      Fail(name + ": " + layers.error());
+      FailAt(name, name + ": " + layers.error());
       continue;
     }
     Entry entry;
     entry.key = &key;
     entry.layers = layers.value();
     entry.given = &value;
+    entry.spelled = &name;
     entries_.push_back(entry);
   }
   std::sort(entries_.begin() + static_cast<std::ptrdiff_t>(first), entries_.end(),
             [](const Entry& a, const Entry& b) { return a.layers->first < b.layers->first; });
   for (size_t i = first + 1; i < entries_.size(); ++i) {
     if (entries_[i].layers->first > entries_[i - 1].layers->last) continue;
-    Fail(entries_[i - 1].Name() + " and " + entries_[i].Name() +
-         " overlap: a layer takes one value");
+    FailAt(*entries_[i].spelled, entries_[i - 1].Name() + " and " + entries_[i].Name() +
+                                     " overlap: a layer takes one value");
   }
 }
 
@@ -130,14 +133,9 @@ void KeyReader::Fail(const std::string& message) {
   if (error_.empty()) error_ = info_.name + ": " + message;
 }
 
-void KeyReader::FailKey(const Entry& entry, const std::string& what) {
-  if (error_.empty()) wrong_key_ = entry.Name();
-  Fail(entry.Name() + ": " + what);
-}
-
-void KeyReader::FailRange(const Entry& entry, const std::string& min, const std::string& max) {
-  if (error_.empty()) wrong_key_ = entry.Name();
-  Fail(entry.Name() + "=" + Text(entry) + " is out of range: " + min + " to " + max);
+void KeyReader::FailAt(const std::string& spelled, const std::string& message) {
+  if (error_.empty()) wrong_key_ = spelled;
+  Fail(message);
 }
 
 template <typename T, typename Parse, typename Print>
@@ -147,13 +145,14 @@ T KeyReader::Parsed(std::string_view key, T min, T max, Parse parse, Print print
   if (!value.ok()) {
     // A default that does not parse is the policy's mistake.
     CONDENSE_CHECK(entry.given != nullptr);
-    FailKey(entry, value.error());
+    FailAt(*entry.spelled, entry.Name() + ": " + value.error());
     return min;
   }
   const T number = value.value();
   if (number < min || number > max) {
     CONDENSE_CHECK(entry.given != nullptr);
-    FailRange(entry, print(min), print(max));
+    FailAt(*entry.spelled, entry.Name() + "=" + Text(entry) + " is out of range: " + print(min) +
+                               " to " + print(max));
     return min;
   }
   entry.canonical = print(number);
@@ -197,9 +196,8 @@ int KeyReader::Choice(std::string_view key, const std::vector<std::string>& name
   const auto found = std::find(names.begin(), names.end(), text);
   if (found == names.end()) {
     CONDENSE_CHECK(entry.given != nullptr);
-    if (error_.empty()) wrong_key_ = entry.Name();
-    Fail(entry.key->name + "=" + text + " is unknown" + DidYouMean(text, names) + " (" +
-         JoinNames(names) + ")");
+    FailAt(*entry.spelled, entry.key->name + "=" + text + " is unknown" + DidYouMean(text, names) +
+                               " (" + JoinNames(names) + ")");
     return 0;
   }
   entry.canonical = text;
@@ -224,30 +222,33 @@ LayerRange KeyReader::Layers(std::string_view key) {
   const Result<LayerRange> layers = ParseLayers(text);
   if (!layers.ok() || layers.value().last == kLastLayer) {
     CONDENSE_CHECK(entry.given != nullptr);
-    FailKey(entry, Quote(text) + " is no range of layers (such as 0-1, 7 or none)");
+    FailAt(*entry.spelled,
+           entry.Name() + ": " + Quote(text) + " is no range of layers (such as 0-1, 7 or none)");
     return {};
   }
   entry.canonical = PrintLayers(layers.value());
   return layers.value();
 }
 
+const KeyReader::Entry* KeyReader::Unread() const {
+  for (const Entry& entry : entries_) {
+    if (entry.given != nullptr && !entry.read) return &entry;
+  }
+  return nullptr;
+}
+
 Status KeyReader::Finish() const {
   if (!error_.empty()) return Error{error_};
-  for (const Entry& entry : entries_) {
-    if (entry.given != nullptr && !entry.read) {
-      return Error{info_.name + ": " + entry.Name() + "=" + *entry.given +
-                   " has no effect beside the other keys"};
-    }
-  }
-  return {};
+  const Entry* unread = Unread();
+  if (unread == nullptr) return {};
+  return Error{info_.name + ": " + unread->Name() + "=" + *unread->given +
+               " has no effect beside the other keys"};
 }
 
 std::string KeyReader::WrongKey() const {
   if (!error_.empty()) return wrong_key_;
-  for (const Entry& entry : entries_) {
-    if (entry.given != nullptr && !entry.read) return entry.Name();
-  }
-  return "";
+  const Entry* unread = Unread();
+  return unread != nullptr ? *unread->spelled : "";
 }
 
 std::string KeyReader::CanonicalSpec() const {

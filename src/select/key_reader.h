@@ -70,7 +70,7 @@ class KeyReader {
 
   // The first error; else a given key that nobody read.
   Status Finish() const;
-  // The key that Finish's error is about; "" where it is about several or none.
+  // The key that Finish's error is about, as the spec spells it; "" where it is about none.
   std::string WrongKey() const;
   // Meaningful after Finish said ok.
   std::string CanonicalSpec() const;
@@ -78,9 +78,10 @@ class KeyReader {
  private:
   struct Entry {
     const PolicyKey* key = nullptr;
-    std::optional<LayerRange> layers;    // none: where no layer says otherwise
-    const std::string* given = nullptr;  // null: the default holds
-    std::string canonical;               // set by a read
+    std::optional<LayerRange> layers;      // none: where no layer says otherwise
+    const std::string* given = nullptr;    // null: the default holds
+    const std::string* spelled = nullptr;  // the key as the spec has it; null likewise
+    std::string canonical;                 // set by a read
     bool read = false;
 
     std::string Name() const;
@@ -90,8 +91,9 @@ class KeyReader {
   const Entry& Find(std::string_view key) const;
   Entry& Read(std::string_view key);
   static const std::string& Text(const Entry& entry);
-  void FailKey(const Entry& entry, const std::string& what);
-  void FailRange(const Entry& entry, const std::string& min, const std::string& max);
+  // About a key as the spec has it.
+  void FailAt(const std::string& spelled, const std::string& message);
+  const Entry* Unread() const;
   template <typename T, typename Parse, typename Print>
   T Parsed(std::string_view key, T min, T max, Parse parse, Print print);
 

@@ -76,7 +76,8 @@ class Policy {
   virtual bool wants_query_products() const { return false; }
   // What it wants kept of prompts' attention, which costs memory and time.
   virtual PromptWants prompt_wants() const { return {}; }
-  // A row that a step leaves out is left out by every later one.
+  // A row that a step leaves out is left out by every later one: a promise that the conformance
+  // tests hold it to.
   virtual bool evicts() const { return false; }
   // With fewer visible rows everything is read, whatever the budget.
   virtual int least_rows() const { return 0; }

@@ -1,11 +1,7 @@
 #include "select/policy_file.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
-
 #include "base/text.h"
+#include "base/whole_file.h"
 
 // Header-only: the plug-in carries no library more into its host, and throws nothing.
 #define TOML_HEADER_ONLY 1
@@ -175,16 +171,9 @@ Result<PolicyFile> ParsePolicyFile(std::string_view text, const std::string& pat
 
 Result<PolicyFile> ReadPolicyFile(const std::string& path) {
   if (path.empty()) return Error{"no file behind '@': write @FILE, the path of a policy file"};
-  errno = 0;
-  std::ifstream in(path, std::ios::binary);
-  if (in) in.peek();  // fails on a folder
-  if (!in.is_open() || in.bad()) {
-    return Error{PolicyFilePlace(path, 0) +
-                 "cannot be read: " + (errno != 0 ? std::strerror(errno) : "no such file")};
-  }
-  std::ostringstream text;
-  if (!in.eof()) text << in.rdbuf();
-  return ParsePolicyFile(text.str(), path);
+  const Result<std::string> text = ReadWholeFile(path);
+  if (!text.ok()) return Error{PolicyFilePlace(path, 0) + "cannot be read: " + text.error()};
+  return ParsePolicyFile(text.value(), path);
 }
 
 std::string PrintPolicyFile(const PolicySpec& spec, const PolicyProvenance& made,

@@ -49,7 +49,7 @@ Status CheckKey(const PolicyInfo& info, const std::string& name) {
   }
   if (found == nullptr) {
     return Error{"policy " + Quote(info.name) + " has no key " + Quote(name) +
-                 DidYouMean(name, keys) + " (keys: " + JoinNames(keys) + ")"};
+                 DidYouMean(name.substr(0, at), keys) + " (keys: " + JoinNames(keys) + ")"};
   }
   if (at == std::string::npos || found->per_layer) return {};
   return Error{
@@ -101,8 +101,6 @@ Result<PolicySpec> ParseSpec(std::string_view text) {
   if (colon == std::string_view::npos) return spec;
   std::string_view rest = text.substr(colon + 1);
   if (rest.empty()) return Error{"nothing follows ':'" + where};
-  if (rest.ends_with(',') && !rest.ends_with("\\,"))
-    return Error{"nothing follows the last ','" + where};
   while (true) {
     const size_t comma = EndOfPart(rest);
     const std::string_view part = rest.substr(0, comma);
@@ -121,6 +119,7 @@ Result<PolicySpec> ParseSpec(std::string_view text) {
     spec.keys.emplace_back(key, Unescape(part.substr(equals + 1)));
     if (comma == std::string_view::npos) return spec;
     rest = rest.substr(comma + 1);
+    if (rest.empty()) return Error{"nothing follows the last ','" + where};
   }
 }
 
@@ -154,7 +153,7 @@ Result<BoundPolicy> MakeFrom(const PolicySpec& spec, std::string& wrong_key) {
     return Error{status.error()};
   }
   KeyReader reader(info, spec);
-  BoundPolicy bound{.policy = info.make(reader), .spec = ""};
+  BoundPolicy bound{.policy = info.make(reader), .spec = "", .made = {}};
   const Status status = reader.Finish();
   if (!status.ok()) {
     wrong_key = reader.WrongKey();
@@ -175,10 +174,13 @@ Result<BoundPolicy> MakePolicy(std::string_view text) {
     return MakeFrom(spec.value(), wrong_key);
   }
   const std::string path = PolicyFilePath(text);
-  const Result<PolicyFile> file = ReadPolicyFile(path);
+  Result<PolicyFile> file = ReadPolicyFile(path);
   if (!file.ok()) return Error{file.error()};
   Result<BoundPolicy> bound = MakeFrom(file->spec, wrong_key);
-  if (bound.ok()) return bound;
+  if (bound.ok()) {
+    bound->made = std::move(file->made);
+    return bound;
+  }
   const auto line = file->key_lines.find(wrong_key);
   return Error{
       PolicyFilePlace(path, line == file->key_lines.end() ? file->spec_line : line->second) +

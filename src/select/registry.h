@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "select/policy.h"
+#include "select/policy_provenance.h"
 
 namespace condense {
 
@@ -34,7 +35,7 @@ struct PolicyKey {
   bool always_printed = false;
   // May differ by layer: the spec then also takes window@0-7=…, window@12-=….
   bool per_layer = false;
-  // Has no default: a spec without it is an error.
+  // Has no default: its policy refuses a spec without it, with a message of its own.
   bool required = false;
 };
 
@@ -60,6 +61,7 @@ struct PolicyInfo {
 struct BoundPolicy {
   std::unique_ptr<Policy> policy;
   std::string spec;
+  PolicyProvenance made;  // as the file says that the text named, if it named one
 };
 
 // `text`: a spec, or @FILE; errors about a file name it and the line.
