@@ -20,8 +20,6 @@
 namespace condense {
 namespace {
 
-// Query rows of a prefill tile: 32 rows of a group of 3 fill the registers and keep scores in L2.
-constexpr int kTileQueries = 96;
 // Blocks of a sparse row's list that are one unit of work: 193 rows of 3 KV heads make 6 units.
 constexpr int kListBlocks = 8;
 static_assert(kListBlocks <= kChunkBlocks);
@@ -67,12 +65,7 @@ class NodeRunner {
   }
 
  private:
-  KvView View(int stream) const {
-    KvView view = node_.kv;
-    view.k += stream * node_.k_stream;
-    view.v += stream * node_.v_stream;
-    return view;
-  }
+  KvView View(int stream) const { return node_.View(stream); }
 
   // What a tile's rows read.
   KvView View(const RowTile& tile) const {

@@ -39,6 +39,13 @@ struct AttentionNode {
   const float* sinks = nullptr;  // [n_query_heads] logits that take mass and give no value, or null
   float scale = 1.0f, softcap = 0.0f;
   float* out = nullptr;  // [stream][row][head][v_dim], contiguous
+
+  KvView View(int stream) const {
+    KvView view = kv;
+    view.k += stream * k_stream;
+    view.v += stream * v_stream;
+    return view;
+  }
 };
 
 // One one-row step, for the counters.

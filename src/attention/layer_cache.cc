@@ -2,23 +2,20 @@
 
 #include <algorithm>
 
+#include "base/bytes_of.h"
+
 namespace condense {
 namespace {
 
 constexpr size_t kMaxSequences = 32;
 
-template <typename T>
-size_t Bytes(const std::vector<T>& values) {
-  return sizeof(T) * values.capacity();
-}
-
 size_t SequenceBytes(const SequenceState& sequence) {
   const SequenceMemory& memory = sequence.memory;
-  size_t n = sizeof(sequence) + Bytes(sequence.visible) + Bytes(memory.choices) +
-             Bytes(memory.own) + Bytes(memory.values.sum) + memory.queries.bytes() +
+  size_t n = sizeof(sequence) + BytesOf(sequence.visible) + BytesOf(memory.choices) +
+             BytesOf(memory.own) + BytesOf(memory.values.sum) + memory.queries.bytes() +
              memory.evictions.bytes();
   for (const SequenceMemory::Choice& choice : memory.choices)
-    n += Bytes(choice.k_masks) + Bytes(choice.query);
+    n += BytesOf(choice.k_masks) + BytesOf(choice.query);
   return n;
 }
 
@@ -33,12 +30,9 @@ void StreamCache::MarkWritten(int row) {
   prompts.MarkWritten(row);
   for (SequenceState& sequence : sequences) {
     if (static_cast<size_t>(row / kBlockRows) >= sequence.visible.size()) continue;
-    uint16_t& word = sequence.visible[row / kBlockRows];
-    const auto bit = static_cast<uint16_t>(1u << (row % kBlockRows));
-    if (word & bit) {
-      word = static_cast<uint16_t>(word & ~bit);
-      --sequence.n_visible;
-    }
+    if (!HasRow(sequence.visible, row)) continue;
+    RemoveRow(sequence.visible, row);
+    --sequence.n_visible;
   }
 }
 
@@ -123,7 +117,7 @@ size_t LayerCache::bytes() const {
   size_t n = 0;
   for (const StreamCache& stream : streams) {
     n += sizeof(stream) + stream.index.bytes() + stream.codes.bytes() + stream.copies.bytes() +
-         stream.prompts.bytes() + Bytes(stream.written);
+         stream.prompts.bytes() + BytesOf(stream.written);
     for (const SequenceState& sequence : stream.sequences) n += SequenceBytes(sequence);
   }
   return n;

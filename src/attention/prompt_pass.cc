@@ -11,8 +11,6 @@
 namespace condense {
 namespace {
 
-constexpr int kTileQueries = 96;  // as in layer_attention.cc
-
 // Neighbouring query rows of one prompt.
 struct Run {
   const AttentionNode& node;
@@ -38,31 +36,28 @@ void CopyLast(std::span<const uint16_t> visible, int window, uint16_t* mask) {
     std::copy(visible.begin(), visible.end(), mask);
     return;
   }
-  int left = window;
-  for (size_t b = visible.size(); b-- > 0;) {
-    uint32_t word = visible[b];
-    for (int over = CountBits(word) - left; over > 0; --over) word &= word - 1;
-    left -= CountBits(word);
-    mask[b] = static_cast<uint16_t>(word);
-  }
+  const RowMask last = LastRows(visible, window);
+  std::copy(last.begin(), last.end(), mask);
 }
 
 // Points `args` at rows [first, first + n) of the run over the chunk's blocks; false where they
 // count none of them.
 bool Prepare(const Run& run, int kv_head, int block, int first, int n, Scratch& scratch,
              AttendArgs& args) {
+  const auto mask_of = [&](int i) { return run.Mask(first + i) + block; };
+  bool any = false;
+  for (int i = 0; i < n && !any; ++i)
+    any = std::any_of(mask_of(i), mask_of(i) + args.n_blocks, [](uint16_t w) { return w != 0; });
+  if (!any) return false;
   const int group = run.node.n_query_heads / run.view.n_kv_heads, k_dim = run.view.k_dim;
   scratch.q.resize(static_cast<size_t>(n) * group * k_dim);
   scratch.masks.resize(static_cast<size_t>(n) * group);
   scratch.bias.resize(scratch.masks.size());
   args.n_queries = n * group;
-  bool any = false;
   for (int i = 0, at = 0; i < n; ++i) {
-    const uint16_t* mask = run.Mask(first + i) + block;
-    any = any || std::any_of(mask, mask + args.n_blocks, [](uint16_t word) { return word != 0; });
     const int row = run.rows[first + i].row;
     for (int h = kv_head * group; h < (kv_head + 1) * group; ++h, ++at) {
-      scratch.masks[at] = mask;
+      scratch.masks[at] = mask_of(i);
       CopyQuery(run.node, run.stream(), row, h, &scratch.q[static_cast<size_t>(at) * k_dim]);
       if (run.visibility.has_bias())
         scratch.bias[at] = run.visibility.Bias(run.stream(), h, row) + block * kBlockRows;
@@ -71,7 +66,7 @@ bool Prepare(const Run& run, int kv_head, int block, int first, int n, Scratch& 
   args.q = scratch.q.data();
   args.masks = scratch.masks.data();
   args.bias = run.visibility.has_bias() ? scratch.bias.data() : nullptr;
-  return any;
+  return true;
 }
 
 // The shares of one KV head's queries in one chunk's rows.
@@ -114,9 +109,8 @@ void AddRun(const AttentionNode& node, const Visibility& visibility,
           .visibility = visibility,
           .rows = rows,
           .states = states,
-          .view = node.kv,
+          .view = node.View(rows.front().stream),
           .masks = {}};
-  run.view.k += run.stream() * node.k_stream;
   const int n_blocks = run.n_blocks(), n_chunks = ChunksFor(node.kv.n_rows);
   masks.resize(rows.size() * n_blocks);
   run.masks = masks;
@@ -140,8 +134,7 @@ void TakePromptRows(const AttentionNode& node, const Visibility& visibility, int
                     PromptAttention& prompts, std::vector<PromptRow>& rows) {
   const PromptWants& wants = *node.prompt_wants;
   if (visibility.n_mask_heads() != 1 || written.size() != static_cast<size_t>(node.n_rows)) return;
-  KvView view = node.kv;
-  view.k += stream * node.k_stream;
+  const KvView view = node.View(stream);
   const size_t n_blocks = BlocksFor(view.n_rows);
   prompts.Begin();
   for (int r = 0; r < node.n_rows; ++r) {

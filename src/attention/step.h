@@ -11,6 +11,9 @@
 
 namespace condense {
 
+// Query rows of a tile: 32 rows of a group of 3 fill the registers and keep scores in L2.
+inline constexpr int kTileQueries = 96;
+
 // is_decode[r] = 1 where query row r of stream `stream` is a decode step: exactly one of the rows
 // just written
 // (`written`) is visible to it, its own, and that row to no other query row. Several rows of one

@@ -41,6 +41,10 @@ inline void AddRow(std::span<uint16_t> mask, int row) {
   mask[row / kBlockRows] =
       static_cast<uint16_t>(mask[row / kBlockRows] | (1u << (row % kBlockRows)));
 }
+inline void RemoveRow(std::span<uint16_t> mask, int row) {
+  mask[row / kBlockRows] =
+      static_cast<uint16_t>(mask[row / kBlockRows] & ~(1u << (row % kBlockRows)));
+}
 // Without an instruction for it, which not every x86-64 has, std::popcount is a call a word.
 inline int CountBits(uint64_t word) {
   word -= (word >> 1) & 0x5555555555555555u;

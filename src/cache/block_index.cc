@@ -113,26 +113,19 @@ void BlockIndex::Resize(const KvView& view) {
   last_rows_.resize(n_blocks, 0);
 }
 
-// Eight bytes of each of the block's rows, of a KV head that rotates with the block.
 uint64_t BlockIndex::Fingerprint(const KvView& view, int block) const {
   uint64_t hash = 0x9E3779B97F4A7C15ull;
-  const int head = block % view.n_kv_heads;
+  const int head = WatchedHead(view, block);
   for (int r = 0; r < kBlockRows; ++r) {
-    uint64_t word;
-    std::memcpy(&word, view.KeyRow(head, block * kBlockRows + r), sizeof(word));
-    hash = (hash ^ word) * 0xD6E8FEB86659FD93ull;
+    hash = (hash ^ KeyWord(view, head, block * kBlockRows + r)) * 0xD6E8FEB86659FD93ull;
     hash ^= hash >> 32;
   }
   return hash;
 }
 
 uint64_t BlockIndex::LastRows(const KvView& view, int block) {
-  uint64_t words[2];
-  for (int i = 0; i < 2; ++i) {
-    const int row = (block + 1) * kBlockRows - 1 - i;
-    std::memcpy(&words[i], view.KeyRow(block % view.n_kv_heads, row), sizeof(words[i]));
-  }
-  return words[0] ^ words[1] * 0xD6E8FEB86659FD93ull;
+  const int head = WatchedHead(view, block), last = (block + 1) * kBlockRows - 1;
+  return KeyWord(view, head, last) ^ KeyWord(view, head, last - 1) * 0xD6E8FEB86659FD93ull;
 }
 
 void BlockIndex::Store(Column column, int head, int block, const float* values) {

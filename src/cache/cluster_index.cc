@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/bytes_of.h"
 #include "base/result.h"
+#include "base/row_mask.h"
 #include "cache/code_index.h"
 #include "kernels/key_clusters.h"
 #include "kernels/summary.h"
@@ -45,10 +47,9 @@ void MakeHead(const KvView& view, const ClusterPiece& piece, int kv_head,
 int ClusterPiece::first_row() const { return first_segment * kSegmentRows; }
 
 size_t ClusterPiece::bytes() const {
-  size_t n = sizeof(*this) + sizeof(Head) * heads.capacity();
+  size_t n = sizeof(*this) + BytesOf(heads);
   for (const Head& head : heads) {
-    n += sizeof(uint16_t) *
-         (head.tiles.capacity() + head.begin.capacity() + head.members.capacity());
+    n += BytesOf(head.tiles) + BytesOf(head.begin) + BytesOf(head.members);
   }
   return n;
 }
@@ -56,14 +57,11 @@ size_t ClusterPiece::bytes() const {
 void ClusterIndex::MarkWritten(int row) {
   const int segment = row / kSegmentRows;
   const uint64_t bit = uint64_t{1} << (row % kSegmentRows);
-  const auto knows = [&](const std::shared_ptr<ClusterPiece>& piece) {
+  const auto knows = [&](const std::unique_ptr<ClusterPiece>& piece) {
     const int s = segment - piece->first_segment;
     return s >= 0 && s < piece->n_segments && (piece->rows[s] & bit) != 0;
   };
-  if (std::any_of(all_.begin(), all_.end(), knows)) {
-    std::erase_if(all_, knows);
-    current_.clear();
-  }
+  if (std::erase_if(all_, knows) > 0) current_.clear();
 }
 
 void ClusterIndex::Forget() {
@@ -71,25 +69,25 @@ void ClusterIndex::Forget() {
   current_.clear();
 }
 
-std::shared_ptr<ClusterPiece> ClusterIndex::FindOrMake(const ClusterPiece& wanted) {
+ClusterPiece& ClusterIndex::FindOrMake(const ClusterPiece& wanted) {
   for (size_t i = 0; i < all_.size(); ++i, ++next_) {
     if (next_ >= all_.size()) next_ = 0;
-    const ClusterPiece& piece = *all_[next_];
+    ClusterPiece& piece = *all_[next_];
     if (piece.first_segment == wanted.first_segment && piece.n_segments == wanted.n_segments &&
         piece.rows == wanted.rows) {
-      return all_[next_++];
+      ++next_;
+      return piece;
     }
   }
-  all_.push_back(std::make_shared<ClusterPiece>(wanted));
-  missing_.push_back(all_.back());
-  return all_.back();
+  all_.push_back(std::make_unique<ClusterPiece>(wanted));
+  missing_.push_back(all_.back().get());
+  return *all_.back();
 }
 
 void ClusterIndex::Refresh(const KvView& view, const Request& request) {
   CONDENSE_CHECK(!request.segments.empty());
   ++clock_;
   current_.clear();
-  missing_.clear();
   const int end = request.segments.back() + 1;
   size_t next = 0;  // in request.segments
   for (int first = 0; first < end;) {
@@ -106,11 +104,12 @@ void ClusterIndex::Refresh(const KvView& view, const Request& request) {
       wanted.n_rows += CountBits(rows);
     }
     if (wanted.n_rows == 0) continue;
-    current_.push_back(FindOrMake(wanted));
-    current_.back()->last_used = clock_;
+    ClusterPiece& piece = FindOrMake(wanted);
+    piece.last_used = clock_;
+    current_.push_back(&piece);
   }
   const int n_jobs = static_cast<int>(missing_.size()) * view.n_kv_heads;
-  for (const auto& piece : missing_) {
+  for (ClusterPiece* piece : missing_) {
     piece->heads.resize(view.n_kv_heads);
     n_clustered_ += piece->n_rows;
   }
@@ -120,6 +119,7 @@ void ClusterIndex::Refresh(const KvView& view, const Request& request) {
     ClusterPiece& piece = *missing_[i / view.n_kv_heads];
     MakeHead(view, piece, i % view.n_kv_heads, piece.heads[i % view.n_kv_heads]);
   }
+  missing_.clear();
   if (n_jobs > 0) DropUnused(view.n_rows);
 }
 
@@ -139,7 +139,7 @@ void ClusterIndex::DropUnused(int n_rows) {
 }
 
 size_t ClusterIndex::bytes() const {
-  size_t n = sizeof(all_[0]) * (all_.capacity() + current_.capacity() + missing_.capacity());
+  size_t n = BytesOf(all_) + BytesOf(current_) + BytesOf(missing_);
   for (const auto& piece : all_) n += piece->bytes();
   return n;
 }

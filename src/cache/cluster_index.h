@@ -15,7 +15,6 @@
 #include <span>
 #include <vector>
 
-#include "base/row_mask.h"
 #include "cache/kv_view.h"
 
 namespace condense {
@@ -61,17 +60,19 @@ class ClusterIndex {
   void Refresh(const KvView& view, const Request& request);
 
   // Of the last Refresh, ascending, valid until the next call that changes anything.
-  std::span<const std::shared_ptr<ClusterPiece>> pieces() const { return current_; }
+  std::span<const ClusterPiece* const> pieces() const { return current_; }
 
   size_t bytes() const;
   uint64_t n_clustered() const { return n_clustered_; }  // rows, times the pieces they came into
 
  private:
-  std::shared_ptr<ClusterPiece> FindOrMake(const ClusterPiece& wanted);
+  ClusterPiece& FindOrMake(const ClusterPiece& wanted);
   void DropUnused(int n_rows);
 
-  std::vector<std::shared_ptr<ClusterPiece>> all_, current_, missing_;
-  size_t next_ = 0;  // in all_, where the next wanted piece likely is
+  std::vector<std::unique_ptr<ClusterPiece>> all_;
+  std::vector<const ClusterPiece*> current_;  // of the last Refresh
+  std::vector<ClusterPiece*> missing_;        // of the Refresh under way: without clusters yet
+  size_t next_ = 0;                           // in all_, where the next wanted piece likely is
   uint64_t clock_ = 0, n_clustered_ = 0;
 };
 

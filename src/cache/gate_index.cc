@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/bytes_of.h"
 #include "base/row_mask.h"
 
 namespace condense {
@@ -10,11 +11,6 @@ namespace {
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
   return hash ^ (hash >> 29);
-}
-
-int RunsIn(size_t n_rows, int size, int stride) {
-  const int n = static_cast<int>(n_rows);
-  return n < size ? 0 : (n - size) / stride + 1;
 }
 
 }  // namespace
@@ -45,7 +41,7 @@ void GateIndex::Resize(const Request& request) {
   }
   // Room for one sequence that fills the cache; several that end in it, twice as much. More slots
   // are left over from sequences that are gone.
-  const size_t room = RunsIn(slot_of_row_.size(), stride_, stride_) + 1;
+  const size_t room = RunsIn(static_cast<int>(slot_of_row_.size()), stride_, stride_) + 1;
   if (states_.size() > 2 * room) Forget();
   if (states_.capacity() < room) {
     states_.reserve(room);
@@ -74,7 +70,7 @@ uint64_t GateIndex::StateOf(std::span<const int32_t> rows) const {
 
 void GateIndex::Find(const Request& request) {
   Resize(request);
-  const int n_runs = RunsIn(request.rows.size(), size_, stride_);
+  const int n_runs = RunsIn(static_cast<int>(request.rows.size()), size_, stride_);
   slots_.clear();
   missing_.clear();
   for (int run = 0; run < n_runs; ++run) {
@@ -95,9 +91,8 @@ void GateIndex::Find(const Request& request) {
 }
 
 size_t GateIndex::bytes() const {
-  return sizeof(uint32_t) * written_.capacity() + sizeof(uint64_t) * states_.capacity() +
-         sizeof(float) * keys_.capacity() +
-         sizeof(int32_t) * (slot_of_row_.capacity() + slots_.capacity() + missing_.capacity());
+  return BytesOf(written_) + BytesOf(states_) + BytesOf(keys_) + BytesOf(slot_of_row_) +
+         BytesOf(slots_) + BytesOf(missing_);
 }
 
 }  // namespace condense

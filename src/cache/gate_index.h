@@ -1,8 +1,8 @@
 // Keys that a trained gate makes of runs of a sequence's rows, of one stream in one layer. A run is
 // known by its rows and by how often their blocks were written: what changes is made again, and
-// sequences side by side, which share no run's first row but with all of a common prefix, keep each
-// their own. What a key is made of, and how, is its owner's business. Rows that change unseen are
-// noticed by the BlockIndex, which owns this.
+// sequences side by side keep each their own, but for a run that begins in a common prefix and ends
+// past it, which they make anew by turns. What a key is made of, and how, is its owner's business.
+// Rows that change unseen are noticed by the BlockIndex, which owns this.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,11 @@ namespace condense {
 
 class GateIndex {
  public:
+  // Runs of `size` rows, one each `stride`, that fit into n_rows.
+  static int RunsIn(int n_rows, int size, int stride) {
+    return n_rows < size ? 0 : (n_rows - size) / stride + 1;
+  }
+
   void MarkWritten(int row);
   void Forget();
 

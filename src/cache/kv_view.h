@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 
 #include "base/kv_type.h"
 
@@ -23,5 +25,14 @@ struct KvView {
   size_t KeyBytes() const { return KvBytes(k_type, k_dim); }
   size_t ValueBytes() const { return KvBytes(v_type, v_dim); }
 };
+
+// By eight bytes of each row's key it is noticed that rows changed unseen: those of a KV head that
+// rotates with the block.
+inline int WatchedHead(const KvView& view, int block) { return block % view.n_kv_heads; }
+inline uint64_t KeyWord(const KvView& view, int kv_head, int row) {
+  uint64_t word;
+  std::memcpy(&word, view.KeyRow(kv_head, row), sizeof(word));
+  return word;
+}
 
 }  // namespace condense

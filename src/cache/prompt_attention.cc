@@ -1,7 +1,8 @@
 #include "cache/prompt_attention.h"
 
-#include <cstring>
+#include <algorithm>
 
+#include "base/bytes_of.h"
 #include "base/row_mask.h"
 
 namespace condense {
@@ -9,28 +10,17 @@ namespace {
 
 constexpr size_t kMaxRecords = 8;
 
-// Of a KV head that rotates with the block, as the block index does it.
-uint64_t KeyWord(const KvView& view, int row) {
-  uint64_t word;
-  std::memcpy(&word, view.KeyRow(row / kBlockRows % view.n_kv_heads, row), sizeof(word));
-  return word;
-}
-
 bool SameKeys(const SeenPrompt& record, const KvView& view) {
   for (size_t b = 0; b < record.own.size(); ++b) {
     if (record.own[b] == 0) continue;
+    const int block = static_cast<int>(b), head = WatchedHead(view, block);
     for (int r = 0; r < kBlockRows; ++r) {
-      const int row = static_cast<int>(b) * kBlockRows + r;
+      const int row = block * kBlockRows + r;
       if (!HasRow(record.own, row)) continue;
-      if (row >= view.n_rows || KeyWord(view, row) != record.words[row]) return false;
+      if (row >= view.n_rows || KeyWord(view, head, row) != record.words[row]) return false;
     }
   }
   return true;
-}
-
-template <typename T>
-size_t Bytes(const std::vector<T>& values) {
-  return sizeof(T) * values.capacity();
 }
 
 }  // namespace
@@ -69,12 +59,12 @@ void SeenPrompt::Clear() {
 }
 
 size_t SeenPrompt::bytes() const {
-  size_t n = sizeof(*this) + Bytes(words) + Bytes(own) + Bytes(sums) + Bytes(ring);
+  size_t n = sizeof(*this) + BytesOf(words) + BytesOf(own) + BytesOf(sums) + BytesOf(ring);
   for (const Sums& of_window : sums) {
-    n += Bytes(of_window.heads);
-    for (const std::vector<float>& of_head : of_window.heads) n += Bytes(of_head);
+    n += BytesOf(of_window.heads);
+    for (const std::vector<float>& of_head : of_window.heads) n += BytesOf(of_head);
   }
-  for (const Query& query : ring) n += Bytes(query.q) + Bytes(query.visible);
+  for (const Query& query : ring) n += BytesOf(query.q) + BytesOf(query.visible);
   return n;
 }
 
@@ -86,8 +76,7 @@ void PromptAttention::MarkWritten(int row) {
       record.Clear();
       continue;
     }
-    if (block < record.own.size())
-      record.own[block] = static_cast<uint16_t>(record.own[block] & ~(1u << (row % kBlockRows)));
+    if (block < record.own.size()) RemoveRow(record.own, row);
     for (SeenPrompt::Sums& of_window : record.sums) {
       for (std::vector<float>& of_head : of_window.heads) {
         if (static_cast<size_t>(row) < of_head.size()) of_head[row] = 0.0f;
@@ -159,7 +148,7 @@ SeenPrompt& PromptAttention::Take(const KvView& view, const PromptWants& wants, 
     record.words.resize(n_rows, 0);
     record.own.resize(visible.size(), 0);
   }
-  record.words[row] = KeyWord(view, row);
+  record.words[row] = KeyWord(view, WatchedHead(view, row / kBlockRows), row);
   AddRow(record.own, row);
   record.newest_row = row;
   ++record.n_queries;

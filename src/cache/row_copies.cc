@@ -29,8 +29,7 @@ KvView RowCopies::TypesOf(const KvView& view) {
 
 void RowCopies::MarkWritten(int row) {
   const size_t block = static_cast<size_t>(row) / kBlockRows;
-  if (block < current_.size())
-    current_[block] = static_cast<uint16_t>(current_[block] & ~(1u << (row % kBlockRows)));
+  if (block < current_.size()) RemoveRow(current_, row);
 }
 
 void RowCopies::Forget() { std::fill(current_.begin(), current_.end(), 0); }

@@ -36,17 +36,17 @@ void RefreshClusters(const LayerQuery& query, ClusterStep& step) {
 
 size_t ClusterRankBytes(const LayerQuery& query, int kv_head) {
   size_t bytes = 0;
-  for (const auto& piece : query.index->clusters().pieces())
+  for (const ClusterPiece* piece : query.index->clusters().pieces())
     bytes += piece->heads[kv_head].RankBytes(query.kv->k_dim);
   return bytes;
 }
 
 bool ClusterRanking::Rank(const LayerQuery& query, int kv_head) {
-  const std::span<const std::shared_ptr<ClusterPiece>> pieces = query.index->clusters().pieces();
+  const std::span<const ClusterPiece* const> pieces = query.index->clusters().pieces();
   clusters_.clear();
-  for (const auto& piece : pieces) {
+  for (const ClusterPiece* piece : pieces) {
     for (int c = 0; c < piece->heads[kv_head].n_clusters; ++c)
-      clusters_.push_back({.piece = piece.get(), .head = kv_head, .number = c});
+      clusters_.push_back({.piece = piece, .head = kv_head, .number = c});
   }
   const size_t n = clusters_.size();
   worth_.assign(n, 0.0);
@@ -55,7 +55,7 @@ bool ClusterRanking::Rank(const LayerQuery& query, int kv_head) {
   for (int h = 0; h < group; ++h) {
     const float* q = query.q + (static_cast<size_t>(kv_head) * group + h) * k_dim;
     size_t first = 0;
-    for (const auto& piece : pieces) {  // the next one overwrites what lanes are left
+    for (const ClusterPiece* piece : pieces) {  // the next one overwrites what lanes are left
       const ClusterPiece::Head& head = piece->heads[kv_head];
       // Whole tiles may reach past what is left of the list.
       scores_.resize(std::max(scores_.size(), first + size_t{kTileBlocks} * head.n_tiles()));

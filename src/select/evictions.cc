@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/bytes_of.h"
+
 namespace condense {
 
 void Evictions::TakeBack(int n_visible) {
@@ -34,11 +36,10 @@ Evictions::Step& Evictions::Push(int n_visible, int n_sets, int stride) {
 }
 
 size_t Evictions::bytes() const {
-  size_t n = sizeof(Step) * steps_.capacity();
+  size_t n = BytesOf(steps_);
   for (const Step& step : steps_) {
-    n += sizeof(uint16_t) * step.seen.capacity() + sizeof(int) * step.counts.capacity() +
-         sizeof(int32_t) * step.rows.capacity() +
-         sizeof(float) * (step.scores.capacity() + step.prompt.capacity());
+    n += BytesOf(step.seen) + BytesOf(step.counts) + BytesOf(step.rows) + BytesOf(step.scores) +
+         BytesOf(step.prompt);
   }
   return n;
 }

@@ -114,9 +114,7 @@ class GatePolicy final : public Policy {
   }
 
   int RunsOf(int n_visible) const {
-    return n_visible < gate_->run_rows()
-               ? 0
-               : (n_visible - gate_->run_rows()) / gate_->run_stride() + 1;
+    return GateIndex::RunsIn(n_visible, gate_->run_rows(), gate_->run_stride());
   }
 
   // Of all keys that scores are made of.

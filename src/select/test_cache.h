@@ -38,10 +38,7 @@ class TestCache {
     visible_.assign(BlocksFor(n_rows_), 0);
     for (const RowRange& range : ranges) AddRange(visible_, range);
   }
-  void Hide(int row) {
-    visible_[row / kBlockRows] =
-        static_cast<uint16_t>(visible_[row / kBlockRows] & ~(1u << (row % kBlockRows)));
-  }
+  void Hide(int row) { RemoveRow(visible_, row); }
   void SetQuery(uint32_t seed) {
     std::mt19937 rng(seed);
     for (float& value : q_) value = static_cast<float>(static_cast<int>(rng() % 17) - 8);
