@@ -239,7 +239,7 @@ void AddSurvival(const RunView& view, std::vector<Chart>& charts) {
 void AddHeadMass(const RunView& view, std::vector<Chart>& charts) {
   Json points = Json::array(), totals = Json::array();
   for (const PolicyRow* row : view.SparseRows()) {
-    double least = 1;
+    double least = INFINITY;
     Json weakest = nullptr;
     for (const Json& line : view.records->layers) {
       if (Text(line, "policy") != row->policy || Text(line, "teacher") != view.MainTeacher() ||
