@@ -120,7 +120,8 @@ void PlaceLetters(Json& points, const Extent& x, const Extent& y) {
       });
     };
     while (lane + 1 < kLanes && !is_free(lane)) ++lane;
-    points[i]["lane"] = lane;
+    // Drawn a pixel nearer than it is reckoned.
+    points[i]["letter_dx"] = kLaneWidth * (lane + 1) - 1;
     taken.push_back({taken[i].x + kLaneWidth * (lane + 1), taken[i].y});
   }
 }
