@@ -8,6 +8,7 @@
 #include <set>
 
 #include "report/html.h"
+#include "report/tables.h"
 
 namespace condense::report {
 namespace {
@@ -18,7 +19,7 @@ class Names {
   std::string operator()(const PolicyRow& row) {
     // A letter of a grid stands for all budgets.
     if (!row.is_sparse() || row.budget) return SpecHtml(row.policy);
-    std::string name = fmt::format("<b class=\"key c{}\">{}</b>", row.colour + 1, row.key);
+    std::string name = KeyHtml(row);
     if (named_.insert(row.policy).second) name += "&nbsp;" + SpecHtml(row.policy);
     return name;
   }
