@@ -5,7 +5,6 @@
 #include <map>
 
 #include "gtest/gtest.h"
-#include "kernels/half.h"
 #include "kernels/summary.h"
 #include "select/block_mass.h"
 #include "select/slow_frame.h"
@@ -160,12 +159,11 @@ TEST(ScorerBytes, CountTheBytesOfTheirSummaries) {
 }
 
 TEST(ScorerKeys, BadKeysNameTheWayOut) {
-  const auto error = [](const std::string& spec) { return MakePolicy(spec).error(); };
-  EXPECT_EQ(error("mass:groups=2"), "mass: groups=2 is unknown (1, 4, d)");
-  EXPECT_EQ(error("unique:form=abs,lambda=1"), "unique: lambda is read only with form=rms");
-  EXPECT_EQ(error("oracle:by=values"),
+  EXPECT_EQ(ErrorOf("mass:groups=2"), "mass: groups=2 is unknown (1, 4, d)");
+  EXPECT_EQ(ErrorOf("unique:form=abs,lambda=1"), "unique: lambda is read only with form=rms");
+  EXPECT_EQ(ErrorOf("oracle:by=values"),
             "oracle: by=values is unknown; did you mean 'value'? (mass, value)");
-  EXPECT_EQ(error("unique:lambda=-1"), "unique: lambda=-1 is out of range: 0 to 100");
+  EXPECT_EQ(ErrorOf("unique:lambda=-1"), "unique: lambda=-1 is out of range: 0 to 100");
 }
 
 }  // namespace

@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <string>
 
 #include "select/registry.h"
 #include "select/row_cache.h"
 #include "select/row_parts.h"
-#include "select/test_allocations.h"
 #include "select/test_choice.h"
 
 namespace condense {
@@ -320,23 +318,8 @@ TEST(CondensePolicyTest, AWarmStepAllocatesNothing) {
        {"condense:budget=8%", "condense:budget=30%,bits=64", "condense:budget=8%,rotation=on",
         "condense:budget=9%,scan=50%", "condense:budget=20%,mass=70%"}) {
     RowCache cache({.n_kv_heads = 3});
-    const std::unique_ptr<Policy> policy = Make(spec);
-    Selection selection;
     cache.NotePrompt(240);
-    cache.See({{0, 3990}});
-    policy->Select(cache.Query(), selection);
-    cache.See({{0, 4095}});
-    policy->Select(cache.Query(), selection);
-    ASSERT_FALSE(selection.dense);
-    cache.See({{0, 3991}});
-    policy->Select(cache.Query(), selection);
-    for (int n = 3992; n < 4095; ++n) {  // a segment closes on the way
-      cache.See({{0, n}});
-      const LayerQuery query = cache.Query();
-      const long before = Allocations();
-      policy->Select(query, selection);
-      EXPECT_EQ(Allocations() - before, 0) << spec << ' ' << n;
-    }
+    ExpectNoAllocations(cache, spec, {3990, 4095, 3991}, {3992, 4095});  // a segment closes
   }
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "select/test_allocations.h"
@@ -91,14 +90,6 @@ class Layer {
 
   TestCache cache;
 };
-
-std::set<int> RowsOf(const Selection& selection, int set) {
-  std::set<int> rows;
-  for (int row = 0; row < selection.n_blocks * kBlockRows; ++row) {
-    if (HasRow(KRows(selection, set), row)) rows.insert(row);
-  }
-  return rows;
-}
 
 // Leaves n rows: the last n_recent and the others of most worth.
 void Keep(std::set<int>& rows, std::map<int, double>& worth, int n, int n_recent) {
@@ -201,8 +192,7 @@ TEST(H2oPolicyTest, ABudgetIsOfBytes) {
     const Selection selection = layer.Step(*policy, n);
     ASSERT_FALSE(selection.dense || selection.per_query_head);
     const double row = 2 * kDim * sizeof(float);
-    double bytes = static_cast<double>(selection.summary_bytes);
-    for (int g = 0; g < kKvHeads; ++g) bytes += CountRows(KRows(selection, g)) * row;
+    const double bytes = BytesRead(selection, layer.cache.view());
     EXPECT_LE(bytes, 0.2 * n * kKvHeads * row);
     EXPECT_GT(bytes, 0.2 * n * kKvHeads * row - 2 * kKvHeads * row);
   }
@@ -418,23 +408,19 @@ TEST(EvictingPolicyTest, RowsThatAreNotThereAnyMoreAreNotRead) {
 }
 
 TEST(EvictingPolicyTest, SpecsSayWhatIsWrong) {
-  const auto error = [](const char* spec) {
-    const Result<BoundPolicy> made = MakePolicy(spec);
-    return made.ok() ? "" : made.error();
-  };
-  EXPECT_EQ(error("h2o:tokens=97,budget=8%"),
+  EXPECT_EQ(ErrorOf("h2o:tokens=97,budget=8%"),
             "h2o: tokens and budget exclude each other: give one of them");
-  EXPECT_THAT(error("h2o:budget=20%,share=per_head"),
+  EXPECT_THAT(ErrorOf("h2o:budget=20%,share=per_head"),
               ::testing::HasSubstr("h2o: share=per_head takes tokens"));
-  EXPECT_EQ(error("h2o:recent=101%"), "h2o: recent=101% is out of range: 0% to 100%");
-  EXPECT_EQ(error("snapkv:pool=4"),
+  EXPECT_EQ(ErrorOf("h2o:recent=101%"), "h2o: recent=101% is out of range: 0% to 100%");
+  EXPECT_EQ(ErrorOf("snapkv:pool=4"),
             "snapkv: pool=4 has no middle row: give an odd number, such as 5");
-  EXPECT_EQ(error("snapkv:tokens=32"),
+  EXPECT_EQ(ErrorOf("snapkv:tokens=32"),
             "snapkv: tokens=32 is less than 33, the observing rows and the newest one");
-  EXPECT_EQ(error("tova:tokens=0"), "tova: tokens=0 is out of range: 1 to 32000000");
-  EXPECT_EQ(MakePolicy("h2o")->spec, "h2o:tokens=97");
-  EXPECT_EQ(MakePolicy("h2o:budget=20%,share=kv_group")->spec, "h2o:budget=20%,share=kv_group");
-  EXPECT_EQ(MakePolicy("snapkv:observe=64,tokens=193")->spec, "snapkv:tokens=193,observe=64");
+  EXPECT_EQ(ErrorOf("tova:tokens=0"), "tova: tokens=0 is out of range: 1 to 32000000");
+  EXPECT_EQ(SpecOf("h2o"), "h2o:tokens=97");
+  EXPECT_EQ(SpecOf("h2o:budget=20%,share=kv_group"), "h2o:budget=20%,share=kv_group");
+  EXPECT_EQ(SpecOf("snapkv:observe=64,tokens=193"), "snapkv:tokens=193,observe=64");
 }
 
 }  // namespace

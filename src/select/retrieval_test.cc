@@ -3,15 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <memory>
 #include <string>
 #include <tuple>
 
-#include "select/registry.h"
 #include "select/row_cache.h"
-#include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
 #include "select/test_clusters.h"
@@ -99,9 +95,7 @@ TEST(RetrievalPolicyTest, ReadsWhatItsBudgetSays) {
         const Selection selection = Select(cache, spec);
         ASSERT_FALSE(selection.dense) << spec;
         const LayerQuery query = cache.Query();
-        const double row = static_cast<double>(query.kv->KeyBytes() + query.kv->ValueBytes());
-        double bytes = static_cast<double>(selection.summary_bytes);
-        for (int g = 0; g < 3; ++g) bytes += row * CountRows(KRows(selection, g));
+        const double row = RowBytes(*query.kv), bytes = BytesRead(selection, *query.kv);
         const double allowed = percent / 100 * query.n_visible * 3 * row;
         EXPECT_LE(bytes, allowed) << spec;
         EXPECT_GT(bytes, allowed - 3 * 1.1 * row) << spec;
@@ -149,36 +143,19 @@ TEST(RetrievalPolicyTest, ThreadsChangeNothing) {
 TEST(RetrievalPolicyTest, AWarmStepAllocatesNothing) {
   for (const char* spec : {"retrieval", "retrieval:budget=12%"}) {
     RowCache cache({.n_rows = 4096, .n_kv_heads = 3});
-    const std::unique_ptr<Policy> policy = Make(spec);
-    Selection selection;
-    for (int n : {3968 + 64, 3968 + 64 + 63}) {
-      cache.See({{0, n}});
-      policy->Select(cache.Query(), selection);
-    }
-    ASSERT_FALSE(selection.dense);
-    for (int n = 3968 + 64; n < 3968 + 64 + 64; ++n) {
-      cache.See({{0, n}});
-      const LayerQuery query = cache.Query();
-      const long before = Allocations();
-      policy->Select(query, selection);
-      EXPECT_EQ(Allocations() - before, 0) << spec << ' ' << n;
-    }
+    ExpectNoAllocations(cache, spec, {3968 + 64, 3968 + 64 + 63}, {3968 + 64, 3968 + 64 + 64});
   }
 }
 
 TEST(RetrievalPolicyTest, SpecsSayWhatIsWrong) {
-  const auto error = [](const char* spec) {
-    const Result<BoundPolicy> made = MakePolicy(spec);
-    return made.ok() ? "" : made.error();
-  };
   EXPECT_EQ(
-      error("retrieval:tokens=127"),
+      ErrorOf("retrieval:tokens=127"),
       "retrieval: tokens=127 is less than anchor + window + 63, 128 rows that are always read");
-  EXPECT_EQ(error("retrieval:tokens=193,budget=8%"),
+  EXPECT_EQ(ErrorOf("retrieval:tokens=193,budget=8%"),
             "retrieval: tokens and budget exclude each other: give one of them");
-  EXPECT_EQ(error("retrieval:probe=0"), "retrieval: probe=0 is out of range: 1 to 1000000");
-  EXPECT_EQ(MakePolicy("retrieval")->spec, "retrieval:tokens=193");
-  EXPECT_EQ(MakePolicy("retrieval:probe=64,budget=8%")->spec, "retrieval:budget=8%,probe=64");
+  EXPECT_EQ(ErrorOf("retrieval:probe=0"), "retrieval: probe=0 is out of range: 1 to 1000000");
+  EXPECT_EQ(SpecOf("retrieval"), "retrieval:tokens=193");
+  EXPECT_EQ(SpecOf("retrieval:probe=64,budget=8%"), "retrieval:budget=8%,probe=64");
 }
 
 }  // namespace

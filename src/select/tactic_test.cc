@@ -5,14 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <string>
 #include <tuple>
 
-#include "kernels/half.h"
-#include "select/registry.h"
 #include "select/row_cache.h"
-#include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
 #include "select/test_clusters.h"
@@ -159,9 +155,7 @@ TEST(TacticPolicyTest, EveryTypeStaysInItsBudget) {
       const Selection selection = Select(cache, spec);
       ASSERT_FALSE(selection.dense) << spec;
       const LayerQuery query = cache.Query();
-      const double row = static_cast<double>(query.kv->KeyBytes() + query.kv->ValueBytes());
-      double bytes = static_cast<double>(selection.summary_bytes);
-      for (int g = 0; g < 2; ++g) bytes += row * CountRows(KRows(selection, g));
+      const double row = RowBytes(*query.kv), bytes = BytesRead(selection, *query.kv);
       const double allowed = percent / 100 * query.n_visible * 2 * row;
       EXPECT_LE(bytes, allowed) << spec;
       if (selection.summary_bytes == 0) continue;        // too little for the means
@@ -210,28 +204,14 @@ TEST(TacticPolicyTest, ThreadsChangeNothing) {
 // Between two segments that close.
 TEST(TacticPolicyTest, AWarmStepAllocatesNothing) {
   RowCache cache({.n_rows = 4096, .n_kv_heads = 3});
-  const std::unique_ptr<Policy> policy = Make("tactic:mass=70%,budget=60%");
-  Selection selection;
-  cache.See({{0, 3968 + 64 + 63}});
-  policy->Select(cache.Query(), selection);
-  ASSERT_FALSE(selection.dense);
-  for (int n = 3968 + 64; n < 3968 + 64 + 64; ++n) {
-    cache.See({{0, n}});
-    const LayerQuery query = cache.Query();
-    const long before = Allocations();
-    policy->Select(query, selection);
-    EXPECT_EQ(Allocations() - before, 0) << n;
-  }
+  ExpectNoAllocations(cache, "tactic:mass=70%,budget=60%", {3968 + 64 + 63},
+                      {3968 + 64, 3968 + 64 + 64});
 }
 
 TEST(TacticPolicyTest, SpecsSayWhatIsWrong) {
-  const auto error = [](const char* spec) {
-    const Result<BoundPolicy> made = MakePolicy(spec);
-    return made.ok() ? "" : made.error();
-  };
-  EXPECT_EQ(error("tactic:mass=101%"), "tactic: mass=101% is out of range: 0.01% to 100%");
-  EXPECT_THAT(error("tactic:tokens=193"), ::testing::HasSubstr("has no key 'tokens'"));
-  EXPECT_EQ(MakePolicy("tactic")->spec, "tactic:mass=90%,budget=25%");
+  EXPECT_EQ(ErrorOf("tactic:mass=101%"), "tactic: mass=101% is out of range: 0.01% to 100%");
+  EXPECT_THAT(ErrorOf("tactic:tokens=193"), ::testing::HasSubstr("has no key 'tokens'"));
+  EXPECT_EQ(SpecOf("tactic"), "tactic:mass=90%,budget=25%");
 }
 
 }  // namespace

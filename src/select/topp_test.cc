@@ -5,13 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <string>
 #include <tuple>
 
-#include "select/registry.h"
 #include "select/row_cache.h"
-#include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
 #include "select/test_rows.h"
@@ -205,9 +202,7 @@ TEST(ToppPolicyTest, ReadsAtMostItsBudget) {
           continue;
         }
         ASSERT_FALSE(selection.dense) << spec;
-        double row = static_cast<double>(query.kv->KeyBytes() + query.kv->ValueBytes());
-        double bytes = static_cast<double>(selection.summary_bytes);
-        for (int g = 0; g < 3; ++g) bytes += row * CountRows(KRows(selection, g));
+        const double row = RowBytes(*query.kv), bytes = BytesRead(selection, *query.kv);
         const double allowed = percent / 100 * query.n_visible * 3 * row;
         EXPECT_LE(bytes, allowed) << spec;
         // Blocks that the anchor or the window cuts buy less than they are counted for.
@@ -256,34 +251,18 @@ TEST(ToppPolicyTest, AWarmStepAllocatesNothing) {
   for (const char* spec : {"topp:mass=70%,budget=60%", "topp:by=row,mass=70%,budget=80%",
                            "topp:by=row_q8,mass=70%,budget=80%"}) {
     RowCache cache({.n_rows = 3000, .n_kv_heads = 3});
-    const std::unique_ptr<Policy> policy = Make(spec);
-    Selection selection;
-    policy->Select(cache.Query(), selection);
-    ASSERT_FALSE(selection.dense);
-    cache.See({{0, 2960}});
-    policy->Select(cache.Query(), selection);
-    for (int n = 2961; n < 3000; ++n) {
-      cache.See({{0, n}});
-      const LayerQuery query = cache.Query();
-      const long before = Allocations();
-      policy->Select(query, selection);
-      EXPECT_EQ(Allocations() - before, 0) << spec << ' ' << n;
-    }
+    ExpectNoAllocations(cache, spec, {3000, 2960}, {2961, 3000});
   }
 }
 
 TEST(ToppPolicyTest, SpecsSayWhatIsWrong) {
-  const auto error = [](const char* spec) {
-    const Result<BoundPolicy> made = MakePolicy(spec);
-    return made.ok() ? "" : made.error();
-  };
-  EXPECT_EQ(error("topp:mass=0%"), "topp: mass=0% is out of range: 0.01% to 100%");
-  EXPECT_EQ(error("topp:mass=0.9"), "topp: mass: '0.9' is no percentage (such as 5%)");
-  EXPECT_THAT(error("topp:by=rows"), ::testing::HasSubstr("did you mean 'row'"));
-  EXPECT_THAT(error("topp:by=row"), ::testing::HasSubstr("give a budget above that"));
-  EXPECT_THAT(error("topp:tokens=193"), ::testing::HasSubstr("has no key 'tokens'"));
-  EXPECT_EQ(MakePolicy("topp")->spec, "topp:mass=90%,budget=25%");
-  EXPECT_EQ(MakePolicy("topp:by=row,budget=75%")->spec, "topp:mass=90%,budget=75%,by=row");
+  EXPECT_EQ(ErrorOf("topp:mass=0%"), "topp: mass=0% is out of range: 0.01% to 100%");
+  EXPECT_EQ(ErrorOf("topp:mass=0.9"), "topp: mass: '0.9' is no percentage (such as 5%)");
+  EXPECT_THAT(ErrorOf("topp:by=rows"), ::testing::HasSubstr("did you mean 'row'"));
+  EXPECT_THAT(ErrorOf("topp:by=row"), ::testing::HasSubstr("give a budget above that"));
+  EXPECT_THAT(ErrorOf("topp:tokens=193"), ::testing::HasSubstr("has no key 'tokens'"));
+  EXPECT_EQ(SpecOf("topp"), "topp:mass=90%,budget=25%");
+  EXPECT_EQ(SpecOf("topp:by=row,budget=75%"), "topp:mass=90%,budget=75%,by=row");
 }
 
 }  // namespace
