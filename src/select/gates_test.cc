@@ -129,7 +129,9 @@ TEST_P(GatesTest, ThreadsChangeNothing) {
   for (uint32_t seed = 0; seed < 5; ++seed) {
     one.SetQuery(seed);
     two.SetQuery(seed);
-    EXPECT_TRUE(Same(Select(one, Spec(), 1), Select(two, Spec(), 2)));
+    const Selection alone = Select(one, Spec(), 1);
+    ASSERT_FALSE(alone.dense);
+    EXPECT_TRUE(Same(alone, Select(two, Spec(), 2)));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "select/row_cache.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
+#include "select/test_rows.h"
 
 namespace condense {
 namespace {
@@ -28,14 +29,6 @@ void TakePrompt(TestCache& cache, const Policy& policy, int n, bool equal = fals
     for (int row = 0; row < n; ++row)
       of_head[row] = equal ? 1.0f : static_cast<float>(random() % 1000);
   }
-}
-
-std::vector<int> Visible(const LayerQuery& query) {
-  std::vector<int> rows;
-  for (int row = 0; row < query.kv->n_rows; ++row) {
-    if (HasRow(query.visible, row)) rows.push_back(row);
-  }
-  return rows;
 }
 
 // The four rows that stand for rows[begin, end).
@@ -62,7 +55,7 @@ std::vector<int> Representatives(const std::vector<int>& rows, int begin, int en
 // What a step of `tokens` rows reads.
 RowMask Expected(TestCache& cache, const SeenPrompt* record, int anchor, int window, int tokens) {
   const LayerQuery query = cache.Query();
-  const std::vector<int> rows = Visible(query);
+  const std::vector<int> rows = VisibleRows(query);
   const int n = static_cast<int>(rows.size()), end = n - window;
   RowMask mask(query.visible.size(), 0);
   for (int i = 0; i < n; ++i) {

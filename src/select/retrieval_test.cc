@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <tuple>
 
@@ -104,47 +103,9 @@ TEST(RetrievalPolicyTest, ReadsWhatItsBudgetSays) {
   }
 }
 
-TEST(RetrievalPolicyTest, FallsBackWithItsReason) {
+TEST(RetrievalPolicyTest, AsManyTokensAsRowsAreDense) {
   TestCache cache(2048, 2, 4, 16);
-  EXPECT_EQ(Select(cache, "retrieval").reason, Fallback::kNone);
-  EXPECT_EQ(Select(cache, "retrieval:budget=3%").reason, Fallback::kBudget);
-  EXPECT_EQ(Select(cache, "retrieval:budget=100%").reason, Fallback::kShort);
   EXPECT_EQ(Select(cache, "retrieval:tokens=2048").reason, Fallback::kShort);
-  EXPECT_EQ(Select(cache, "retrieval:dense_layers=0").reason, Fallback::kLayer);
-  // The means are not covered: what is always read, and nothing read to choose.
-  const Selection least = Select(cache, "retrieval:budget=4.5%");
-  EXPECT_FALSE(least.dense);
-  EXPECT_EQ(ToRanges(KRows(least, 0)), ToRanges(AlwaysWithLoose(cache.Query(), 1, 64)));
-  EXPECT_EQ(least.summary_bytes, 0u);
-  cache.See({{0, 1023}});
-  EXPECT_EQ(Select(cache, "retrieval").reason, Fallback::kShort);
-  cache.See({{0, 2048}});
-  cache.Key(1, 300)[3] = std::numeric_limits<float>::quiet_NaN();
-  cache.index().MarkWritten(300);
-  for (int h = 0; h < 4; ++h) cache.QueryHead(h)[3] = 1.0f;
-  const Selection selection = Select(cache, "retrieval");
-  EXPECT_EQ(selection.reason, Fallback::kNan);
-  EXPECT_TRUE(selection.dense && selection.k_masks.empty());
-  EXPECT_EQ(selection.summary_bytes, 0u);
-  cache.Hide(300);
-  EXPECT_EQ(Select(cache, "retrieval").reason, Fallback::kNone);
-}
-
-TEST(RetrievalPolicyTest, ThreadsChangeNothing) {
-  for (const char* spec : {"retrieval", "retrieval:budget=12%"}) {
-    RowCache cache({.n_rows = 4096, .n_kv_heads = 3}), other({.n_rows = 4096, .n_kv_heads = 3});
-    const Selection one = Select(cache, spec, 1);
-    ASSERT_FALSE(one.dense);
-    for (int n_threads : {2, 3, 5}) EXPECT_TRUE(Same(one, Select(other, spec, n_threads)));
-  }
-}
-
-// Between two segments that close.
-TEST(RetrievalPolicyTest, AWarmStepAllocatesNothing) {
-  for (const char* spec : {"retrieval", "retrieval:budget=12%"}) {
-    RowCache cache({.n_rows = 4096, .n_kv_heads = 3});
-    ExpectNoAllocations(cache, spec, {3968 + 64, 3968 + 64 + 63}, {3968 + 64, 3968 + 64 + 64});
-  }
 }
 
 TEST(RetrievalPolicyTest, SpecsSayWhatIsWrong) {

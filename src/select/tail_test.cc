@@ -8,6 +8,7 @@
 #include "select/slow_frame.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
+#include "select/test_rows.h"
 
 namespace condense {
 namespace {
@@ -28,8 +29,7 @@ void ExpectTail(TestCache& cache, const SlowFrame& frame, const Selection& selec
       int n = 0;
       for (int row = 16 * b; row < 16 * b + 16; ++row) n += !HasRow(set, row);
       if (n == 0) continue;
-      double z = slow.Mean(h, g, b);
-      if (softcap > 0) z = softcap * std::tanh(z / softcap);
+      double z = Capped(slow.Mean(h, g, b), softcap);
       if (variance) z += slow.Variance(h, g, b, 4) / 2;
       const double p = n * std::exp(z - selection.tail.max[h]);
       sum += p;
