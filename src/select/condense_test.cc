@@ -90,13 +90,13 @@ TEST(CondensePolicyTest, FallsBackWithItsReason) {
 }
 
 TEST(CondensePolicyTest, ReadsWhatItsBudgetSays) {
+  RowCache cache({.n_rows = 8192, .n_kv_heads = 2, .group = 3});
   for (const char* spec : {"condense:budget=6%", "condense:budget=8%", "condense:budget=30%",
                            "condense:budget=8%,split=1", "condense:budget=8%,split=0.2",
                            "condense:budget=8%,split=0.01", "condense:budget=9%,bits=64",
                            "condense:budget=8%,anchor=9,window=130", "condense:budget=90%",
                            "condense:budget=8%,scan=50%", "condense:budget=12%,scan=40%"}) {
     for (int n : {6000, 7000, 8180}) {
-      RowCache cache({.n_rows = 8192, .n_kv_heads = 2, .group = 3});
       cache.See({{0, 700}, {712, n + 12}});
       const Selection selection = Select(cache, spec);
       ASSERT_FALSE(selection.dense) << spec << ' ' << n;

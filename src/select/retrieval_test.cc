@@ -86,10 +86,10 @@ TEST(RetrievalPolicyTest, ProbingAllIsTopk) {
 
 TEST(RetrievalPolicyTest, ReadsWhatItsBudgetSays) {
   for (KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kF32}) {
+    RowCache cache({.n_rows = 4096, .n_kv_heads = 3, .group = 2, .type = type});
+    cache.See({{0, 700}, {712, 4000}});
     for (double percent : {9.0, 20.0, 70.0, 97.0}) {
       for (const char* probe : {"1", "32", "1000"}) {
-        RowCache cache({.n_rows = 4096, .n_kv_heads = 3, .group = 2, .type = type});
-        cache.See({{0, 700}, {712, 4000}});
         const std::string spec = "retrieval:budget=" + std::to_string(percent) + "%,probe=" + probe;
         const Selection selection = Select(cache, spec);
         ASSERT_FALSE(selection.dense) << spec;

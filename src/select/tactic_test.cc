@@ -136,9 +136,9 @@ TEST(TacticPolicyTest, AQueryReadsTheRowsThatLookAlike) {
 
 TEST(TacticPolicyTest, EveryTypeStaysInItsBudget) {
   for (KvType type : {KvType::kF16, KvType::kBF16, KvType::kQ8_0, KvType::kF32}) {
+    RowCache cache({.n_rows = 4096, .n_kv_heads = 2, .group = 3, .type = type});
+    cache.See({{0, 700}, {712, 4000}});
     for (double percent : {8.0, 20.0, 60.0}) {
-      RowCache cache({.n_rows = 4096, .n_kv_heads = 2, .group = 3, .type = type});
-      cache.See({{0, 700}, {712, 4000}});
       const std::string spec = "tactic:mass=100%,budget=" + std::to_string(percent) + "%";
       const Selection selection = Select(cache, spec);
       ASSERT_FALSE(selection.dense) << spec;
