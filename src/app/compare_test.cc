@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -15,32 +14,21 @@
 #include <thread>
 #include <vector>
 
-#include "app/process.h"
+#include "app/test_command.h"
 
 namespace condense {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-class CompareTest : public ::testing::Test {
+class CompareTest : public CommandTest {
  protected:
-  void SetUp() override {
-    folder_ =
-        (fs::temp_directory_path() / ("condense_compare_" + std::to_string(getpid()))).string();
-    fs::create_directories(folder_);
-    setenv("CONDENSE_MODEL", CONDENSE_TEST_MODEL, 1);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   // One thread: a busy machine makes teams of threads wait for each other.
   Process Start(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), CONDENSE_BINARY);
     arguments.insert(arguments.end(), {"-t", "1"});
-    return Process(arguments, folder_);
+    return CommandTest::Start(arguments);
   }
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
 
   static std::vector<json> Records(const std::string& path) {
     std::vector<json> records;
@@ -63,8 +51,6 @@ class CompareTest : public ::testing::Test {
     }
     return rows;
   }
-
-  std::string folder_;
 };
 
 TEST_F(CompareTest, RecordsHoldTheirContract) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "app/process.h"
+#include "app/test_command.h"
 
 namespace condense {
 namespace {
@@ -16,22 +16,13 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class TuneTest : public ::testing::Test {
+class TuneTest : public CommandTest {
  protected:
-  void SetUp() override {
-    folder_ = (fs::temp_directory_path() / ("condense_tune_" + std::to_string(getpid()))).string();
-    fs::create_directories(folder_);
-    setenv("CONDENSE_MODEL", CONDENSE_TEST_MODEL, 1);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   // One thread: a busy machine makes teams of threads wait for each other.
   Outcome Run(std::vector<std::string> arguments, const char* threads = "1") const {
-    arguments.insert(arguments.begin(), CONDENSE_BINARY);
     arguments.insert(arguments.end(), {"-t", threads});
-    return Process(arguments, folder_).Wait();
+    return Start(arguments).Wait();
   }
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
   std::vector<std::string> Tune(const std::string& target) const {
     return {"tune",
             "--target",
@@ -51,8 +42,6 @@ class TuneTest : public ::testing::Test {
             "--confidence",
             "80%"};
   }
-
-  std::string folder_;
 };
 
 TEST_F(TuneTest, WritesAPolicyFileThatOtherCommandsTake) {

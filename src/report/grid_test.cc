@@ -51,7 +51,7 @@ TEST_F(GridTest, GridHasALineForEveryPolicyAndBudget) {
 }
 
 TEST_F(GridTest, ParetoFrontHoldsWhatNothingBeats) {
-  const std::string file = File("records.jsonl", Lines(MadeGrid()));
+  const std::string file = Write("records.jsonl", Lines(MadeGrid()));
   std::vector<RunRecords> runs;
   ASSERT_TRUE(ReadRecords(file, runs).ok());
   const std::vector<Chart> charts = MakeCharts(MakeView(runs[0], 0));
