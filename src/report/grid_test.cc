@@ -83,7 +83,7 @@ TEST_F(GridTest, CountsAreOfRows) {
   const std::string page = Body(Page(Lines(MadeGrid())));
   EXPECT_THAT(page, HasSubstr("Writing freely, 3 of 3 rows departed from dense’s text"));
   EXPECT_THAT(page, HasSubstr("by this measure not to be told from rounding: 3 of 3 rows."));
-  const std::string file = File("records.jsonl", Lines(MadeGrid()));
+  const std::string file = Write("records.jsonl", Lines(MadeGrid()));
   std::vector<RunRecords> runs;
   ASSERT_TRUE(ReadRecords(file, runs).ok());
   for (const Chart& chart : MakeCharts(MakeView(runs[0], 0)))
@@ -96,7 +96,7 @@ TEST_F(GridTest, HeadsThatRecoveredAllAreInTheTable) {
   for (Json& record : records)
     if (record["record"] == "layer" && record["policy"] == "quest:budget=20%")
       record["omitted_mass_heads"] = std::vector<double>(9, 0);
-  const std::string file = File("records.jsonl", ToLines(records));
+  const std::string file = Write("records.jsonl", ToLines(records));
   std::vector<RunRecords> runs;
   ASSERT_TRUE(ReadRecords(file, runs).ok());
   for (const Chart& chart : MakeCharts(MakeView(runs[0], 0))) {
