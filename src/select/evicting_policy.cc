@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/top.h"
+#include "select/row_keys.h"
 #include "select/row_shares.h"
 
 namespace condense {
@@ -351,13 +352,11 @@ void EvictingPolicy::Select(const LayerQuery& query, Selection& selection) const
 
 void ReadEviction(KeyReader& reader, int least, const char* least_text, EvictionOptions& options) {
   options.dense_layers = reader.Layers("dense_layers");
-  if (reader.Given("budget")) {
-    if (reader.Given("tokens"))
-      reader.Fail("tokens and budget exclude each other: give one of them");
-    options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+  if (GivenOf(reader, {"tokens", "budget"}) == "budget") {
+    options.byte_share = ReadByteShare(reader);
     return;
   }
-  options.tokens = static_cast<int>(reader.Int("tokens", 1, 32'000'000));
+  options.tokens = static_cast<int>(reader.Int("tokens", 1, kMostTokens));
   if (options.tokens < least) {
     reader.Fail("tokens=" + std::to_string(options.tokens) + " is less than " +
                 std::to_string(least) + ", " + least_text);
@@ -366,10 +365,7 @@ void ReadEviction(KeyReader& reader, int least, const char* least_text, Eviction
 
 std::vector<PolicyKey> EvictionKeys(const char* tokens, const char* tokens_help) {
   return {
-      {"tokens", tokens, tokens_help, true},
-      {"budget", "",
-       "budget: share of the K + V bytes of dense attention, such as 5%; instead of tokens", true},
-      DenseLayersKey()};
+      {"tokens", tokens, tokens_help, true}, BudgetKey("", "instead of tokens"), DenseLayersKey()};
 }
 
 }  // namespace condense

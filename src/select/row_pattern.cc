@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "select/row_keys.h"
+
 namespace condense {
 namespace {
 
@@ -28,10 +30,8 @@ void ForPositions(const LayerQuery& query, const Function& function) {
 }  // namespace
 
 std::vector<PolicyKey> PatternKeys(std::vector<PolicyKey> own) {
-  std::vector<PolicyKey> keys = {
-      {"tokens", "193", "budget: rows read in all; 1 to 32000000", true},
-      {"budget", "",
-       "budget: share of the K + V bytes of dense attention, such as 5%; instead of tokens", true}};
+  std::vector<PolicyKey> keys = {{"tokens", "193", "budget: rows read in all; 1 to 32000000", true},
+                                 BudgetKey("", "instead of tokens")};
   std::move(own.begin(), own.end(), std::back_inserter(keys));
   keys.push_back(DenseLayersKey());
   return keys;
@@ -39,17 +39,11 @@ std::vector<PolicyKey> PatternKeys(std::vector<PolicyKey> own) {
 
 PatternOptions ReadPattern(KeyReader& reader, const std::string& own_size) {
   PatternOptions options;
-  std::string given;
-  for (const std::string& key : {std::string("tokens"), std::string("budget"), own_size}) {
-    if (!reader.Given(key)) continue;
-    if (!given.empty())
-      reader.Fail(given + " and " + key + " exclude each other: give one of them");
-    given = key;
-  }
+  const std::string given = GivenOf(reader, {"tokens", "budget", own_size});
   if (given == "budget") {
-    options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+    options.byte_share = ReadByteShare(reader);
   } else if (given != own_size) {
-    options.tokens = static_cast<int>(reader.Int("tokens", 1, 32'000'000));
+    options.tokens = static_cast<int>(reader.Int("tokens", 1, kMostTokens));
   }
   options.dense_layers = reader.Layers("dense_layers");
   return options;

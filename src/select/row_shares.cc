@@ -14,57 +14,8 @@ namespace {
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr float kNoCandidate = -1.0f;  // below any share
-constexpr int kMostAnchor = 1024, kMostWindow = 1'000'000, kMostTokens = 32'000'000;
 
 }  // namespace
-
-PolicyKey TokensKey(int rows) {
-  return {"tokens", std::to_string(rows),
-          "budget: rows read per KV head, all that are always read counted; 1 to " +
-              std::to_string(kMostTokens),
-          true};
-}
-
-PolicyKey BudgetKey(const std::string& share, const std::string& counted) {
-  return {"budget", share,
-          "budget: share of the K + V bytes of dense attention, such as 5%; " + counted, true};
-}
-
-PolicyKey AnchorKey(int rows) {
-  return {"anchor", std::to_string(rows),
-          "rows: the first visible ones are always read; 0 to " + std::to_string(kMostAnchor)};
-}
-
-PolicyKey WindowKey(int rows) {
-  return {"window", std::to_string(rows),
-          "rows: the last visible ones are always read; 1 to " + std::to_string(kMostWindow)};
-}
-
-RowOptions ReadRowOptions(KeyReader& reader) {
-  RowOptions options;
-  options.anchor = static_cast<int>(reader.Int("anchor", 0, kMostAnchor));
-  options.window = static_cast<int>(reader.Int("window", 1, kMostWindow));
-  options.dense_layers = reader.Layers("dense_layers");
-  return options;
-}
-
-RowOptions ReadRowBudget(KeyReader& reader, int beside) {
-  RowOptions options = ReadRowOptions(reader);
-  if (reader.Given("budget")) {
-    if (reader.Given("tokens"))
-      reader.Fail("tokens and budget exclude each other: give one of them");
-    options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
-    return options;
-  }
-  options.tokens = static_cast<int>(reader.Int("tokens", 1, kMostTokens));
-  const int least = options.anchor + options.window + beside;
-  if (options.tokens < least) {
-    reader.Fail("tokens=" + std::to_string(options.tokens) + " is less than anchor + window" +
-                (beside > 0 ? " + " + std::to_string(beside) : "") + ", " + std::to_string(least) +
-                " rows that are always read");
-  }
-  return options;
-}
 
 void BlockLogits(const LayerQuery& query, const KvView& keys, int kv_head, int first_block,
                  int n_blocks, const uint16_t* rows, float* logits) {

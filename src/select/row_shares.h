@@ -1,38 +1,17 @@
-// What policies share that choose rows by attention: keys that count rows, exact softmax shares of
-// rows, the best rows of a ranking. Which rows are always read: select/row_parts.h.
+// What policies share that choose rows by attention: exact softmax shares of rows, the best rows of
+// a ranking, one choice a KV head. Which rows are always read: select/row_parts.h; their keys:
+// select/row_keys.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "select/key_reader.h"
 #include "select/policy.h"
 
 namespace condense {
-
-// How much a policy reads of each KV head, and what of it always.
-struct RowOptions {
-  int tokens = 0;                    // rows in all, unless byte_share is set
-  std::optional<double> byte_share;  // (0, 1] of the bytes that dense attention reads
-  int anchor = 1, window = 64;
-  LayerRange dense_layers;
-};
-
-// The keys `tokens`, `anchor` and `window` of that many rows, and `budget` ("8%", or "" where
-// another key decides unless it is given). `counted`: what the budget counts.
-PolicyKey TokensKey(int rows);
-PolicyKey BudgetKey(const std::string& share, const std::string& counted);
-PolicyKey AnchorKey(int rows);
-PolicyKey WindowKey(int rows);
-
-// Reads `anchor`, `window`, `dense_layers`.
-RowOptions ReadRowOptions(KeyReader& reader);
-// The same, with `tokens` or `budget`, which exclude each other. `beside`: rows that are read
-// always beside anchor and window, at most; `tokens` below all these is an error.
-RowOptions ReadRowBudget(KeyReader& reader, int beside = 0);
 
 // exp(logit) of rows over its sum, per query head, in FP32 with a sum in double: the same bits for
 // every thread count. Allocates nothing once its buffers have grown to the cache's size.
@@ -106,5 +85,38 @@ void AddBestRows(std::span<const uint16_t> candidates, int n_best, RowRanking& r
 // rows & ~others, to `out`.
 void RowsWithout(std::span<const uint16_t> rows, std::span<const uint16_t> others,
                  std::vector<uint16_t>& out);
+
+// Makes `selection` of `always` ([n_blocks]) and the rows that choose(kv_head, head, mask) adds to
+// it, KV heads side by side. `choose` returns the bytes that it read to choose, or nullopt where
+// something is not finite: then, and where no row is left out, the selection is dense. heads:
+// scratch, grows to one a KV head.
+template <class Head, class Choose>
+void ChooseByHead(const LayerQuery& query, std::span<const uint16_t> always,
+                  std::vector<Head>& heads, Selection& selection, const Choose& choose) {
+  const int n_heads = query.kv->n_kv_heads;
+  const size_t n_blocks = query.visible.size();
+  selection.n_blocks = static_cast<int>(n_blocks);
+  selection.k_masks.resize(n_heads * n_blocks);
+  if (heads.size() < static_cast<size_t>(n_heads)) heads.resize(n_heads);
+  bool finite = true, all_read = true;
+  uint64_t bytes = 0;
+#pragma omp parallel for num_threads(query.n_threads) if (query.n_threads > 1) schedule(static) \
+    reduction(&& : finite, all_read) reduction(+ : bytes)
+  for (int g = 0; g < n_heads; ++g) {
+    const std::span<uint16_t> mask(selection.KMask(g), n_blocks);
+    std::copy(always.begin(), always.end(), mask.begin());
+    const std::optional<uint64_t> read = choose(g, heads[g], mask);
+    finite = finite && read;
+    bytes += read.value_or(0);
+    all_read = all_read && CountRows(mask) == query.n_visible;
+  }
+  if (!finite || all_read) {
+    selection.Reset();
+    selection.reason = finite ? Fallback::kShort : Fallback::kNan;
+    return;
+  }
+  selection.dense = false;
+  selection.summary_bytes = bytes;
+}
 
 }  // namespace condense

@@ -18,6 +18,7 @@
 #include "select/key_reader.h"
 #include "select/registry.h"
 #include "select/row_choice.h"
+#include "select/row_keys.h"
 #include "select/row_parts.h"
 #include "select/row_shares.h"
 
@@ -318,7 +319,7 @@ class CondensePolicy final : public Policy {
 
 std::unique_ptr<Policy> Make(KeyReader& reader) {
   Options options;
-  options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+  options.byte_share = ReadByteShare(reader);
   options.split = reader.Number("split", 0.01, 1);
   options.n_nibbles = reader.Choice("bits", {"32", "64"}) == 0 ? 8 : 16;
   options.rotation = reader.Bool("rotation");

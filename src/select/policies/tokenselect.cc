@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "select/registry.h"
+#include "select/row_keys.h"
 #include "select/row_parts.h"
 #include "select/row_shares.h"
 
@@ -104,7 +105,7 @@ class TokenSelectPolicy final : public Policy {
 
 std::unique_ptr<Policy> Make(KeyReader& reader) {
   Options options;
-  options.tokens = static_cast<int>(reader.Int("tokens", 8, 32'000'000));
+  options.tokens = static_cast<int>(reader.Int("tokens", 8, kMostTokens));
   options.anchor = static_cast<int>(
       reader.IntOrAuto("anchor", 0, 1'000'000)
           .value_or(std::min<int64_t>(kAnchor, int64_t{options.tokens} * kAnchor / kTokens)));
@@ -117,11 +118,7 @@ std::unique_ptr<Policy> Make(KeyReader& reader) {
     reader.Fail("pool=" + std::to_string(options.pool) +
                 " is even: as many rows count before a row as after it, so give an odd number");
   }
-  const int least = options.anchor + options.window;
-  if (options.tokens < least) {
-    reader.Fail("tokens=" + std::to_string(options.tokens) + " is less than anchor + window, " +
-                std::to_string(least) + " rows that are always read");
-  }
+  CheckTokens(reader, options.tokens, int64_t{options.anchor} + options.window);
   return std::make_unique<TokenSelectPolicy>(options);
 }
 
