@@ -22,7 +22,6 @@ struct ClusterStep {
   // read.
   std::vector<uint16_t> always;
   std::vector<int32_t> always_rows;  // the same
-  std::vector<uint16_t> noticed;     // scratch, [n_blocks]
 
   int n_candidates() const { return parts.n_coded; }
 };

@@ -20,13 +20,14 @@ struct RowOptions {
 };
 
 inline constexpr int kMostTokens = 32'000'000;
+inline constexpr int kMostAnchorRows = 1024;  // unless a policy says otherwise
 
 // The keys `tokens`, `anchor` and `window` of that many rows, and `budget` ("8%", or "" where
 // another key decides unless it is given). `counted`: what the budget counts. `most`: what the
 // anchor may be.
 PolicyKey TokensKey(int rows);
 PolicyKey BudgetKey(const std::string& share, const std::string& counted);
-PolicyKey AnchorKey(int rows, int most = 1024);
+PolicyKey AnchorKey(int rows, int most = kMostAnchorRows);
 PolicyKey WindowKey(int rows);
 
 // Which of `names`, keys that exclude each other, is given for the reader's layer, or else for all
@@ -39,9 +40,9 @@ void CheckTokens(KeyReader& reader, int64_t tokens, int64_t least,
                  const std::string& rows = "anchor + window");
 
 // Reads `anchor` up to most_anchor, `window`, `dense_layers`.
-RowOptions ReadRowOptions(KeyReader& reader, int most_anchor = 1024);
+RowOptions ReadRowOptions(KeyReader& reader, int most_anchor = kMostAnchorRows);
 // The same, with `tokens` or `budget`, which exclude each other. `beside`: rows that are read
 // always beside anchor and window, at most; `tokens` below all these is an error.
-RowOptions ReadRowBudget(KeyReader& reader, int beside = 0, int most_anchor = 1024);
+RowOptions ReadRowBudget(KeyReader& reader, int beside = 0, int most_anchor = kMostAnchorRows);
 
 }  // namespace condense

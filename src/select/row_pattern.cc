@@ -1,30 +1,19 @@
 #include "select/row_pattern.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "select/row_keys.h"
+#include "select/row_shares.h"
 
 namespace condense {
 namespace {
 
-// Calls function(position, row) for every visible row.
-template <class Function>
-void ForPositions(const LayerQuery& query, const Function& function) {
-  const int newest = query.newest_row >= 0 ? query.newest_row : -1;
-  int position = 0, last = -1;
-  for (size_t b = 0; b < query.visible.size(); ++b) {
-    for (uint32_t word = query.visible[b]; word != 0; word &= word - 1) {
-      const int row = static_cast<int>(b) * kBlockRows + std::countr_zero(word);
-      if (row == newest) {
-        last = row;
-      } else {
-        function(position++, row);
-      }
-    }
-  }
-  if (last >= 0) function(position, last);
+// The visible rows by position: the newest one last.
+void ListPositions(const LayerQuery& query, std::vector<int32_t>& rows) {
+  ListRows(query.visible, rows);
+  const auto newest = std::find(rows.begin(), rows.end(), query.newest_row);
+  if (newest != rows.end()) std::rotate(newest, newest + 1, rows.end());
 }
 
 }  // namespace
@@ -50,7 +39,8 @@ PatternOptions ReadPattern(KeyReader& reader, const std::string& own_size) {
 }
 
 void PatternPolicy::Select(const LayerQuery& query, Selection& selection) const {
-  static thread_local std::vector<uint8_t> read;
+  static thread_local std::vector<uint8_t> read;       // by position
+  static thread_local std::vector<int32_t> positions;  // rows
   selection.Reset();
   if (options_.dense_layers.Contains(query.layer)) {
     selection.reason = Fallback::kLayer;
@@ -59,24 +49,28 @@ void PatternPolicy::Select(const LayerQuery& query, Selection& selection) const 
   const int n = query.n_visible;
   std::optional<int> rows = options_.tokens;
   if (options_.byte_share) rows = static_cast<int>(std::floor(*options_.byte_share * n));
-  read.assign(n, 0);
-  if (rows && *rows < n && (*rows < 1 || !pattern_->Fill(rows, read))) {
-    selection.reason = Fallback::kBudget;
-    return;
-  }
-  if (!rows) pattern_->Fill(rows, read);
-  if ((rows && *rows >= n) || std::find(read.begin(), read.end(), 0) == read.end()) {
+  if (rows && *rows >= n) {
     selection.reason = Fallback::kShort;
     return;
   }
+  read.assign(n, 0);
+  if ((rows && *rows < 1) || !pattern_->Fill(rows, read)) {
+    selection.reason = Fallback::kBudget;
+    return;
+  }
+  if (std::find(read.begin(), read.end(), 0) == read.end()) {
+    selection.reason = Fallback::kShort;
+    return;
+  }
+  ListPositions(query, positions);
   const size_t n_blocks = query.visible.size();
   selection.dense = false;
   selection.n_blocks = static_cast<int>(n_blocks);
   selection.k_masks.assign(query.kv->n_kv_heads * n_blocks, 0);
   const std::span<uint16_t> mask(selection.k_masks.data(), n_blocks);
-  ForPositions(query, [&](int position, int row) {
-    if (read[position]) AddRow(mask, row);
-  });
+  for (int position = 0; position < n; ++position) {
+    if (read[position]) AddRow(mask, positions[position]);
+  }
   for (int g = 1; g < query.kv->n_kv_heads; ++g)
     std::copy(mask.begin(), mask.end(), selection.KMask(g));
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -32,14 +33,14 @@ class RowShares {
   std::vector<double> share_;  // [n_query_heads] what 1 of p_ is as a share
 };
 
+// As the model caps logits, if it does.
+inline float SoftCapped(const LayerQuery& query, float logit) {
+  return query.softcap > 0 ? query.softcap * std::tanh(logit / query.softcap) : logit;
+}
+
 // The largest becomes 1: p = exp(p - largest). Returns the inverse of their sum; nullopt where one
 // is NaN or infinite, or all are -inf.
 std::optional<double> ExpShares(std::span<float> p);
-
-// Logits of up to 512 neighbouring rows of one KV head, [group, 16 n_blocks], -inf where their bit
-// in `rows` is 0. first_block: of the cache.
-void BlockLogits(const LayerQuery& query, const KvView& keys, int kv_head, int first_block,
-                 int n_blocks, const uint16_t* rows, float* logits);
 
 // Query heads [first_head, first_head + n_heads) of one KV head.
 struct HeadRange {
@@ -49,7 +50,16 @@ inline HeadRange GroupOf(const LayerQuery& query, int kv_head) {
   return {kv_head, kv_head * query.group(), query.group()};
 }
 
-// Logits of any rows, in any order: [n_heads, stride], 16 BlocksFor(rows.size()) of each set, -inf
+// Logits of up to 512 neighbouring rows, [n_heads, 16 n_blocks], -inf where their bit in `rows` is
+// 0. first_block: of the cache.
+void BlockLogits(const LayerQuery& query, const KvView& keys, const HeadRange& heads,
+                 int first_block, int n_blocks, const uint16_t* rows, float* logits);
+
+// What a list of n rows takes in ListLogits: whole blocks.
+inline size_t ListStride(size_t n) {
+  return static_cast<size_t>(BlocksFor(static_cast<int>(n))) * kBlockRows;
+}
+// Logits of any rows, in any order: [n_heads, stride], ListStride(rows.size()) of each set, -inf
 // past the last row. q: [n_query_heads, k_dim], the step's own or another query.
 void ListLogits(const LayerQuery& query, const KvView& keys, const HeadRange& heads, const float* q,
                 std::span<const int32_t> rows, float* logits, size_t stride);
@@ -81,6 +91,10 @@ struct RowRanking {
 // ranking.worth to `mask`; of equal ones the lower row. Overwrites the worth of other rows.
 void AddBestRows(std::span<const uint16_t> candidates, int n_best, RowRanking& ranking,
                  std::span<uint16_t> mask);
+
+// out[i] = the largest of the `pool` (odd) values around values[i], or their sum over `pool`; at
+// the ends there are fewer. Not in place.
+void PoolAround(std::span<const float> values, int pool, bool average, std::span<float> out);
 
 // rows & ~others, to `out`.
 void RowsWithout(std::span<const uint16_t> rows, std::span<const uint16_t> others,

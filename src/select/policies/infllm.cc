@@ -173,7 +173,7 @@ class InfllmPolicy final : public Policy {
     const int n_reps = n_blocks * kRepresentatives;
     LayerQuery plain = query;  // sums over heads are not what a model's soft-cap is for
     plain.softcap = 0;
-    logits.resize(static_cast<size_t>(BlocksFor(n_reps)) * kBlockRows);
+    logits.resize(ListStride(n_reps));
     ListLogits(plain, *query.kv, {.kv_head = kv_head, .first_head = 0, .n_heads = 1}, q.data(),
                {reps, static_cast<size_t>(n_reps)}, logits.data(), logits.size());
     float* scores = s.per_head.data() + static_cast<size_t>(kv_head) * n_blocks;

@@ -32,8 +32,7 @@ struct Options {
 struct HeadScratch {
   ClusterRanking ranking;
   std::vector<int32_t> probed;  // rows, list by list
-  std::vector<float> fixed;     // [group, rows always read], logits
-  std::vector<float> logits;    // [group, probed]
+  std::vector<float> logits;    // [group, probed and rows always read]
   std::vector<double> worth;    // [n_probed]
   std::vector<int32_t> order;
 };
@@ -137,23 +136,16 @@ class RetrievalPolicy final : public Policy {
   // Shares among the rows whose keys are known, summed over the group.
   static bool Worths(const LayerQuery& query, int kv_head, const ClusterStep& step,
                      HeadScratch& head) {
-    const auto whole = [](size_t n) {
-      return static_cast<size_t>(BlocksFor(static_cast<int>(n))) * kBlockRows;
-    };
-    const size_t n_fixed = whole(step.always_rows.size()), n_probed = whole(head.probed.size());
-    const int group = query.group();
-    const size_t n = n_fixed + n_probed;
-    head.fixed.resize(group * n_fixed);
-    head.logits.resize(group * n);
-    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, step.always_rows,
-               head.fixed.data(), n_fixed);
-    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, head.probed, head.logits.data(),
+    const size_t n_probed = ListStride(head.probed.size());
+    const size_t n = n_probed + ListStride(step.always_rows.size());
+    const HeadRange heads = GroupOf(query, kv_head);
+    head.logits.resize(heads.n_heads * n);
+    ListLogits(query, *query.kv, heads, query.q, head.probed, head.logits.data(), n);
+    ListLogits(query, *query.kv, heads, query.q, step.always_rows, head.logits.data() + n_probed,
                n);
     head.worth.assign(head.probed.size(), 0.0);
-    for (int h = 0; h < group; ++h) {
+    for (int h = 0; h < heads.n_heads; ++h) {
       const std::span<float> p(head.logits.data() + h * n, n);
-      std::copy_n(head.fixed.begin() + static_cast<ptrdiff_t>(h * n_fixed), n_fixed,
-                  p.begin() + static_cast<ptrdiff_t>(n_probed));
       const std::optional<double> share = ExpShares(p);
       if (!share) return false;
       for (size_t i = 0; i < head.probed.size(); ++i) head.worth[i] += p[i] * *share;

@@ -7,11 +7,11 @@
 // rows are clustered within pieces of up to 1,024, so that a rollback leaves no trace.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "kernels/token_codes.h"
 #include "select/cluster_ranking.h"
 #include "select/registry.h"
 #include "select/row_keys.h"
@@ -64,7 +64,7 @@ struct HeadScratch {
   std::vector<Sample> samples;   // places of the head, then those of kSampleAt
   int n_head = 0;                // of `samples`; the other two follow, or none
   std::vector<int32_t> sampled;  // rows
-  std::vector<float> logits;     // [group, rows always read], then [group, sampled]
+  std::vector<float> logits;     // [group, rows always read and sampled]
   std::vector<double> mass;      // [n_clusters + 1] of the rows always read and so many clusters
   std::vector<int32_t> rows;     // scratch
 };
@@ -175,32 +175,24 @@ class TacticPolicy final : public Policy {
       head.ranking.AppendRows(sample.place, step.always, head.sampled);
       sample.end = static_cast<int>(head.sampled.size());
     }
-    const auto whole = [](size_t n) {
-      return static_cast<size_t>(BlocksFor(static_cast<int>(n))) * kBlockRows;
-    };
-    const size_t fixed = whole(step.always_rows.size()), sampled = whole(head.sampled.size());
-    const int group = query.group();
-    head.logits.resize(group * (fixed + sampled));
-    float* sampled_logits = head.logits.data() + group * fixed;
-    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, step.always_rows,
-               head.logits.data(), fixed);
-    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, head.sampled, sampled_logits,
-               sampled);
+    const size_t n_fixed = ListStride(step.always_rows.size());
+    const size_t n_sampled = ListStride(head.sampled.size()), n = n_fixed + n_sampled;
+    const HeadRange heads = GroupOf(query, kv_head);
+    head.logits.resize(heads.n_heads * n);
+    ListLogits(query, *query.kv, heads, query.q, step.always_rows, head.logits.data(), n);
+    ListLogits(query, *query.kv, heads, query.q, head.sampled, head.logits.data() + n_fixed, n);
     head.mass.assign(head.ranking.n_clusters() + 1, 0.0);
-    for (int h = 0; h < group; ++h) {
-      if (!AddMasses({head.logits.data() + h * fixed, fixed},
-                     {sampled_logits + h * sampled, sampled}, head))
-        return false;
+    for (int h = 0; h < heads.n_heads; ++h) {
+      float* logits = head.logits.data() + h * n;
+      if (!AddMasses({logits, n_fixed}, {logits + n_fixed, n_sampled}, head)) return false;
     }
     return true;
   }
 
   // One query head's.
   static bool AddMasses(std::span<float> fixed, std::span<float> sampled, HeadScratch& head) {
-    float max = -std::numeric_limits<float>::infinity();
-    for (const std::span<float> logits : {fixed, sampled}) {
-      for (float z : logits) max = z > max || z != z ? z : max;  // keeps NaN
-    }
+    const float max = LargerOrNan(LargestOf(fixed.data(), static_cast<int>(fixed.size())),
+                                  LargestOf(sampled.data(), static_cast<int>(sampled.size())));
     if (!std::isfinite(max)) return false;
     double of_fixed = 0;
     for (float z : fixed) of_fixed += std::exp(z - max);

@@ -34,27 +34,20 @@ struct StepScratch {
   std::vector<uint16_t> middle;  // [n_blocks]
   RowShares shares;
   RowRanking ranking;
-  std::vector<int32_t> rows;  // of the middle
-  std::vector<float> votes;   // theirs
+  std::vector<int32_t> rows;         // of the middle
+  std::vector<float> votes, pooled;  // theirs
 };
 
 // Each middle row's vote becomes the greatest of the `pool` rows around it, whatever lies between
 // them in the cache; at the ends, of fewer.
 void Pool(int pool, StepScratch& s) {
-  s.rows.clear();
-  s.votes.clear();
   std::vector<float>& worth = s.ranking.worth;
-  for (int row = 0; row < static_cast<int>(worth.size()); ++row) {
-    if (!HasRow(s.middle, row)) continue;
-    s.rows.push_back(row);
-    s.votes.push_back(worth[row]);
-  }
-  const int n = static_cast<int>(s.rows.size()), half = pool / 2;
-  for (int i = 0; i < n; ++i) {
-    const auto begin = s.votes.begin() + std::max(0, i - half);
-    const auto end = s.votes.begin() + std::min(n, i + half + 1);
-    worth[s.rows[i]] = *std::max_element(begin, end);
-  }
+  ListRows(s.middle, s.rows);
+  s.votes.resize(s.rows.size());
+  s.pooled.resize(s.rows.size());
+  for (size_t i = 0; i < s.rows.size(); ++i) s.votes[i] = worth[s.rows[i]];
+  PoolAround(s.votes, pool, /*average=*/false, s.pooled);
+  for (size_t i = 0; i < s.rows.size(); ++i) worth[s.rows[i]] = s.pooled[i];
 }
 
 class TokenSelectPolicy final : public Policy {

@@ -7,12 +7,12 @@
 // keys at 4 bits, with a cut for each head.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "kernels/summary.h"
+#include "kernels/token_codes.h"
 #include "select/registry.h"
 #include "select/row_keys.h"
 #include "select/row_parts.h"
@@ -211,8 +211,7 @@ class ToppPolicy final : public Policy {
   bool EstimateBlocks(const LayerQuery& query, int kv_head, const StepScratch& s, HeadScratch& head,
                       double* always) const {
     const int group = query.group(), k_dim = query.kv->k_dim;
-    const size_t stride =
-        static_cast<size_t>(BlocksFor(static_cast<int>(s.always_rows.size()))) * kBlockRows;
+    const size_t stride = ListStride(s.always_rows.size());
     const int n_tiles = s.candidates.back() / kTileBlocks + 1;
     head.logits.resize(group * stride);
     ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, s.always_rows,
@@ -232,13 +231,10 @@ class ToppPolicy final : public Policy {
   // One head's: fixed, the logits of the rows always read; head.scores, the blocks'.
   static bool AddShares(const LayerQuery& query, const StepScratch& s, std::span<const float> fixed,
                         HeadScratch& head, double* always) {
-    float max = -std::numeric_limits<float>::infinity();
-    const auto raise = [&](float z) { max = z > max || z != z ? z : max; };  // keeps NaN
-    for (float z : fixed) raise(z);
+    float max = LargestOf(fixed.data(), static_cast<int>(fixed.size()));
     for (int32_t b : s.candidates) {
-      float& z = head.scores[b];
-      if (query.softcap > 0) z = query.softcap * std::tanh(z / query.softcap);
-      raise(z);
+      head.scores[b] = SoftCapped(query, head.scores[b]);
+      max = LargerOrNan(max, head.scores[b]);
     }
     if (!std::isfinite(max)) return false;
     const auto rows_of = [&](int32_t b) { return CountBits(static_cast<uint16_t>(~s.always[b])); };
