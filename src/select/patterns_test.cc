@@ -183,6 +183,25 @@ TEST(Layered, EarlyLayersHaveTheWideWindow) {
   EXPECT_EQ(Select(cache, "layered:early_window=1000").reason, Fallback::kShort);
 }
 
+// Steps that read everything for want of rows have no part in the rhythm of reuse.
+TEST(Layered, ReuseBeginsWithTheFirstSparseStep) {
+  TestCache cache(1100, 2, 4, 16);
+  const std::unique_ptr<Policy> policy = Make("layered:early_window=1000,blocks=4,reuse=8"),
+                                fresh = Make("mean:blocks=4");
+  Selection expected, selection;
+  for (int n = 990; n <= 1020; ++n) {
+    cache.See({{0, n}});
+    cache.SetQuery(n);
+    LayerQuery query = cache.Query();
+    query.layer = 9;
+    policy->Select(query, selection);
+    EXPECT_EQ(selection.reason, n > 1000 ? Fallback::kNone : Fallback::kShort) << n;
+    if (n <= 1000) continue;
+    fresh->Select(query, expected);
+    EXPECT_EQ(selection.k_masks == expected.k_masks, (n - 1001) % 8 == 0) << n;
+  }
+}
+
 TEST(Patterns, BadKeysNameTheWayOut) {
   EXPECT_EQ(ErrorOf("strided:l=8,tokens=97"),
             "strided: tokens and l exclude each other: give one of them");
