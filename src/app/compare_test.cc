@@ -145,16 +145,17 @@ std::vector<json> WithoutClocks(std::vector<json> records) {
 }
 
 TEST_F(CompareTest, PoliciesAtEqualBytesGoOnFromAnyByte) {
-  // mean reads summaries, random has none, sink has no budget of its own; 1 % is below all of them.
+  // mean reads summaries, random has none, sink has no budget of its own; 0.7 % is below all of
+  // them.
   const auto run = [&](const std::string& records, const char* n_generate) {
-    return Start({"compare", "--policies", "mean,random,sink", "--budgets", "1%,40%",
+    return Start({"compare", "--policies", "mean,random,sink", "--budgets", "0.7%,40%",
                   "--prompt-tokens", "500", "-n", n_generate, "--speed-pairs", "0", "--records",
                   records, "--report", Path("r.html")})
         .Wait();
   };
   const Outcome outcome = run(Path("whole.jsonl"), "5");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("mean:budget=1%: not run: 1% of the dense bytes"));
+  EXPECT_THAT(outcome.out, HasSubstr("mean:budget=0.7%: not run: 0.7% of the dense bytes"));
   EXPECT_THAT(outcome.out, HasSubstr("the least possible here is "));
   const std::vector<json> whole = Records(Path("whole.jsonl"));
   std::map<std::string, json> cells;
@@ -162,11 +163,11 @@ TEST_F(CompareTest, PoliciesAtEqualBytesGoOnFromAnyByte) {
     if (record["record"] == "cell") cells[record["policy"]] = record;
   }
   ASSERT_EQ(cells.size(), 8u) << "dense, control and three policies at two budgets";
-  EXPECT_EQ(cells.at("mean:budget=1%")["state"], "unmet");
-  const double least = cells.at("mean:budget=1%")["least_budget"];
+  EXPECT_EQ(cells.at("mean:budget=0.7%")["state"], "unmet");
+  const double least = cells.at("mean:budget=0.7%")["least_budget"];
   EXPECT_GT(least, 65.0 / 501) << "anchor and window";
   EXPECT_LT(least, 0.25) << "and summaries";
-  EXPECT_LT(cells.at("random:budget=1%")["least_budget"], least) << "has no summaries";
+  EXPECT_LT(cells.at("random:budget=0.7%")["least_budget"], least) << "has no summaries";
   const auto rows = Rows(whole);
   for (const char* policy : {"mean:budget=40%", "random:budget=40%", "sink:window=197"}) {
     ASSERT_TRUE(rows.contains(policy + std::string("/text"))) << policy;

@@ -28,7 +28,7 @@ class TuneTest : public CommandTest {
             "--target",
             target,
             "--policies",
-            "mean",
+            "mean,mean",
             "--prefixes",
             "2",
             "--records",
@@ -49,6 +49,9 @@ TEST_F(TuneTest, WritesAPolicyFileThatOtherCommandsTake) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("1 to search on, 1 held out (n = 5)"));
   EXPECT_THAT(outcome.out, HasSubstr("not run: ")) << "600 tokens are too few for 2 %";
+  const std::string first = "prefix 1: mean:budget=8%: ";
+  EXPECT_THAT(outcome.out, HasSubstr(first));
+  EXPECT_EQ(outcome.out.find(first), outcome.out.rfind(first)) << "a policy named twice runs once";
   const std::string file = ReadBytes(Path("p.toml"));
   EXPECT_THAT(file, HasSubstr("spec = 'mean:budget="));
   EXPECT_THAT(file, HasSubstr("target = 'kl=20'"));
@@ -130,10 +133,13 @@ TEST_F(TuneTest, ProfileIsReadByDuoAndDeterministic) {
   EXPECT_EQ(profile("b.tsv", "2").code, 0);
   EXPECT_EQ(ReadBytes(Path("b.tsv")), text);
 
-  std::ofstream(Path("p.toml")) << "spec = \"duo:sparsity=50%\"\n[keys]\nprofile = '"
-                                << Path("a, b.tsv") << "'\n";
-  const Outcome compare = Run({"compare", "--prompt-tokens", "500", "-n", "3", "--speed-pairs", "0",
-                               "--policy", "@" + Path("p.toml")});
+  // What it says to use is a spec, the comma of the path escaped.
+  const size_t use = outcome.out.find("use: duo:");
+  ASSERT_NE(use, std::string::npos) << outcome.out;
+  const std::string spec = outcome.out.substr(use + 5, outcome.out.find('\n', use) - use - 5);
+  EXPECT_THAT(spec, HasSubstr("a\\, b.tsv"));
+  const Outcome compare =
+      Run({"compare", "--prompt-tokens", "500", "-n", "3", "--speed-pairs", "0", "--policy", spec});
   EXPECT_EQ(compare.code, 0) << compare.err;
   EXPECT_THAT(compare.out, HasSubstr("duo:"));
   const Outcome short_prompt =

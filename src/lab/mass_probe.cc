@@ -5,37 +5,17 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "decode/run.h"
-#include "metrics/logits.h"
+#include "lab/observation.h"
+#include "lab/runs.h"
 
 namespace condense {
 namespace {
 
 using Observations = std::vector<condense_observation>;
-
-// All that the plug-in reports while it lives.
-class Recorder {
- public:
-  explicit Recorder(const Plugin& plugin) : plugin_(plugin) {
-    plugin_.SetObserver(
-        [](const condense_observation* seen, size_t n, void* user) {
-          auto* self = static_cast<Recorder*>(user);
-          self->seen_.insert(self->seen_.end(), seen, seen + n);
-        },
-        this);
-  }
-  ~Recorder() { plugin_.SetObserver(nullptr, nullptr); }
-  Recorder(const Recorder&) = delete;
-  Recorder& operator=(const Recorder&) = delete;
-
-  Observations Take() { return std::exchange(seen_, {}); }
-
- private:
-  const Plugin& plugin_;
-  Observations seen_;
-};
 
 // Rounding of float sums over a head's channels, relative to the layer's bound.
 constexpr double kBoundSlack = 1e-4;
@@ -61,41 +41,27 @@ class Prober {
   }
 
  private:
-  Status Begin(const std::string& spec) {
-    const Result<std::string> policy = plugin_.SetPolicy(spec);
-    if (!policy.ok()) return Error{policy.error()};
-    Status status = session_.Rewind();
-    plugin_.Forget();
-    plugin_.ResetCounters();
-    return status;
-  }
-
   void StepDone() {
     ++n_done_;
     if (on_step_) on_step_(n_done_, n_total_);
   }
 
   Status Prefill(const Session::Progress& on_prefill) {
-    const Result<std::string> policy = plugin_.SetPolicy("dense");
-    if (!policy.ok()) return Error{policy.error()};
-    const Result<Logits> logits = session_.Prefill(spec_.prompt, on_prefill);
-    if (!logits.ok()) return Error{logits.error()};
+    const std::string arms[] = {spec_.base, spec_.oracle, spec_.policy};
+    const Result<DensePrefillResult> prefill =
+        DensePrefill(session_, plugin_, spec_.prompt, arms, on_prefill);
+    if (!prefill.ok()) return Error{prefill.error()};
     first_token_ =
-        spec_.continuation.empty() ? GreedyToken(logits.value()) : spec_.continuation.front();
+        spec_.continuation.empty() ? GreedyToken(prefill->logits) : spec_.continuation.front();
     probe_.n_visible = static_cast<int>(spec_.prompt.size()) + 1;
     return Status();
   }
 
   // Layers whose attention the plug-in computes, or those of them that were asked for.
   Status FindLayers() {
-    const Status begun = Begin("dense");
-    if (!begun.ok()) return begun;
-    const Result<Logits> logits = session_.Step(first_token_);
-    if (!logits.ok()) return Error{logits.error()};
-    const CounterSnapshot counters = plugin_.Counters();
-    for (size_t layer = 0; layer < counters.layers.size(); ++layer) {
-      if (counters.layers[layer].dense_steps > 0) layers_.push_back(static_cast<int>(layer));
-    }
+    Result<std::vector<int>> layers = AttentionLayers(session_, plugin_, first_token_);
+    if (!layers.ok()) return Error{layers.error()};
+    layers_ = std::move(layers.value());
     if (layers_.empty())
       return Error{"the plug-in saw no attention of this model: nothing to probe"};
     if (spec_.layers.empty()) return Status();
@@ -112,16 +78,17 @@ class Prober {
 
   // Omitted mass by query head of `layer`, its query being dense's; empty where all was read.
   Result<std::vector<double>> Omitted(const std::string& spec, int layer) {
-    const Status begun = Begin(WithDenseBefore(spec, layer));
+    const Status begun = BeginRun(session_, plugin_, WithDenseBefore(spec, layer));
     if (!begun.ok()) return Error{begun.error()};
-    Recorder recorder(plugin_);
+    std::vector<double> omitted;
+    const ScopedObserver observer(plugin_, [&](std::span<const condense_observation> node) {
+      for (const condense_observation& seen : node) {
+        if (seen.layer == layer) omitted.push_back(seen.omitted_mass);
+      }
+    });
     const Result<Logits> logits = session_.Step(first_token_);
     if (!logits.ok()) return Error{logits.error()};
     StepDone();
-    std::vector<double> omitted;
-    for (const condense_observation& seen : recorder.Take()) {
-      if (seen.layer == layer) omitted.push_back(seen.omitted_mass);
-    }
     return omitted;
   }
 
@@ -129,6 +96,11 @@ class Prober {
     std::vector<double> left[3];  // base, oracle, policy
     const std::string* specs[] = {&spec_.base, &spec_.oracle, &spec_.policy};
     for (int arm = 0; arm < 3; ++arm) {
+      // Where the policy's frame reads all rows, its oracle does: `layered` in a short text.
+      if (arm == 1 && left[0].empty()) {
+        StepDone();
+        continue;
+      }
       Result<std::vector<double>> omitted = Omitted(*specs[arm], layer);
       if (!omitted.ok()) return Error{omitted.error()};
       left[arm] = std::move(omitted.value());
@@ -154,34 +126,26 @@ class Prober {
 
   // The policy on dense's own greedy history.
   Status CheckIdentity() {
-    Status status = Begin("dense");
+    Status status = BeginRun(session_, plugin_, "dense");
     if (!status.ok()) return status;
     std::vector<std::vector<float>> dense;
-    std::vector<Token> history = {first_token_};
     const Result<std::vector<Token>> greedy =
         GreedyRun(session_, first_token_, spec_.n_decisions, [&](int, Logits logits) {
           dense.emplace_back(logits.begin(), logits.end());
           StepDone();
         });
     if (!greedy.ok()) return Error{greedy.error()};
-    history.insert(history.end(), greedy->begin(), greedy->end() - 1);
-    status = Begin(spec_.policy);
+    status = BeginRun(session_, plugin_, spec_.policy);
     if (!status.ok()) return status;
-    Recorder recorder(plugin_);
+    Observations seen;
+    const ScopedObserver observer(plugin_, [&](std::span<const condense_observation> node) {
+      seen.insert(seen.end(), node.begin(), node.end());
+    });
+    const std::vector<Token> history = FedTokens(first_token_, greedy.value());
     status = TeacherForcedRun(session_, history, [&](int decision, Logits logits) {
-      const LogitComparison c =
-          CompareLogits(dense[decision - 1], logits, greedy.value()[decision - 1]);
-      probe_.steps.push_back({.decision = decision,
-                              .token_target = greedy.value()[decision - 1],
-                              .token_dense = c.dense.token,
-                              .token_sparse = c.sparse.token,
-                              .nll_dense = c.nll_dense,
-                              .nll_sparse = c.nll_sparse,
-                              .kl = c.kl,
-                              .margin_dense = c.dense.margin,
-                              .margin_sparse = c.sparse.margin,
-                              .delta = c.delta});
-      Note(recorder.Take());
+      probe_.steps.push_back(
+          CompareStep(decision, greedy.value()[decision - 1], dense[decision - 1], logits));
+      Note(std::exchange(seen, {}));
       StepDone();
     });
     if (!status.ok()) return status;
@@ -237,81 +201,12 @@ class Prober {
   MassProbe probe_;
 };
 
-// "name:a=1,b=2" as its parts; a part that names one of `dropped` is left out.
-std::string Keys(const std::string& spec, const std::vector<std::string>& dropped) {
-  std::string kept;
-  const size_t colon = spec.find(':');
-  if (colon == std::string::npos) return kept;
-  for (size_t at = colon + 1, end; at <= spec.size(); at = end + 1) {
-    end = std::min(spec.find(',', at), spec.size());
-    const std::string part = spec.substr(at, end - at);
-    const std::string key = part.substr(0, part.find('='));
-    if (std::find(dropped.begin(), dropped.end(), key) != dropped.end()) continue;
-    kept += (kept.empty() ? "" : ",") + part;
-  }
-  return kept;
-}
-
-// The keys of `spec` that the oracle takes, each with its value.
-std::string SharedKeys(
-    const std::string& spec,
-    const std::function<Result<std::string>(const std::string& spec)>& canonical) {
-  std::string shared;
-  const std::string keys = Keys(spec, {});
-  for (size_t at = 0, end; at < keys.size(); at = end + 1) {
-    end = std::min(keys.find(',', at), keys.size());
-    const std::string with = shared + (shared.empty() ? "" : ",") + keys.substr(at, end - at);
-    if (canonical("oracle:" + with).ok()) shared = with;
-  }
-  return shared;
-}
-
 }  // namespace
 
 std::string WithDenseBefore(const std::string& spec, int layer) {
   if (layer == 0) return spec;
   return fmt::format("{}{}dense_layers=0-{}", spec, spec.find(':') == std::string::npos ? ":" : ",",
                      layer - 1);
-}
-
-Result<ProbeArms> PlanProbe(
-    const std::string& policy,
-    const std::function<Result<std::string>(const std::string& spec)>& canonical) {
-  const Result<std::string> spelled = canonical(policy);
-  if (!spelled.ok()) return Error{spelled.error()};
-  const std::string& spec = spelled.value();
-  if (spec.find("dense_layers=") != std::string::npos) {
-    return Error{fmt::format(
-        "the probe keeps layers dense itself: give policy '{}' without dense_layers", spec)};
-  }
-  if (spec.find("budget=") != std::string::npos) {
-    return Error{fmt::format(
-        "the probe compares equal blocks, and a budget in bytes buys the oracle more of them: give "
-        "policy '{}' with blocks= or tokens=",
-        spec)};
-  }
-  const Result<std::string> with_layers = canonical(WithDenseBefore(spec, 1));
-  if (!with_layers.ok()) {
-    return Error{
-        fmt::format("the probe measures layers one by one, which policy '{}' cannot do: {}", spec,
-                    with_layers.error())};
-  }
-  const std::string name = spec.substr(0, spec.find(':'));
-  const std::string frame = Keys(spec, {"blocks", "tokens", "budget"});
-  const Result<std::string> base =
-      canonical(name + ":blocks=0" + (frame.empty() ? "" : "," + frame));
-  if (!base.ok()) {
-    return Error{fmt::format(
-        "the probe compares distant blocks, and policy '{}' has no key blocks= for them: {}", spec,
-        base.error())};
-  }
-  // Of the policy's own keys the oracle has none: those that both have remain.
-  const std::string keys = SharedKeys(spec, canonical);
-  const Result<std::string> oracle = canonical("oracle" + (keys.empty() ? "" : ":" + keys));
-  if (!oracle.ok()) {
-    return Error{fmt::format("no oracle reads as policy '{}' does: {}", spec, oracle.error())};
-  }
-  return ProbeArms{spec, base.value(), oracle.value()};
 }
 
 Result<MassProbe> ProbeMass(Session& session, const Plugin& plugin, const MassProbeSpec& spec,
