@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/bench_arguments.h"
+#include "app/lab_arguments.h"
 #include "base/result.h"
 
 namespace condense {
@@ -87,6 +88,7 @@ struct Arguments {
     kProbe,
     kProfile,
     kBench,
+    kLab,
     kEnv,
     kPolicies,
     kInfo,
@@ -98,6 +100,7 @@ struct Arguments {
   ProbeFlags probe;
   ProfileFlags profile;
   BenchFlags bench;
+  LabFlags lab;
   std::string env_policy;
   DecodeFlags info;
   bool policies_json = false;

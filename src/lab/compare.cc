@@ -119,7 +119,7 @@ class Comparison {
     const double share = static_cast<double>(n_done_) / static_cast<double>(n_total_);
     const int n_left = n_left_ + (IsFinished(row_.policy) ? 0 : 1);
     events_.on_steps(
-        {row_.policy, n_rows_ - n_left, n_rows_,
+        {row_.policy, n_rows_ - n_left, n_rows_, share,
          EstimateLeft(costs_, {row_.name, SecondsSince(row_start_)}, share, pending_)});
   }
 
