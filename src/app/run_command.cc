@@ -142,6 +142,10 @@ int RunCommand(const RunFlags& flags) {
   if (!loaded.ok()) return Fail(kExitFailed, loaded.error());
   OpenModel opened;
   opened.model = std::move(loaded.value());
+  if (exact) {
+    const Status can = CheckDecodesExactly(*opened.model);
+    if (!can.ok()) return Fail(kExitUsage, can.error());
+  }
   const std::vector<Token> prompt = EncodePrompt(*opened.model, text.value(), flags.raw);
   if (prompt.empty()) return Fail(kExitUsage, "the prompt is empty: its text gives no tokens");
   const auto n_prompt = static_cast<int64_t>(prompt.size());
