@@ -17,6 +17,7 @@
 #include "app/policy_check.h"
 #include "app/prompt.h"
 #include "app/session_setup.h"
+#include "base/clock.h"
 #include "decode/sampler.h"
 #include "decode/stop.h"
 #include "lab/compare.h"
@@ -183,7 +184,6 @@ int RunCommand(const RunFlags& flags) {
   }
   const Model& model = *opened.model;
   Session& session = *opened.session;
-  using Clock = std::chrono::steady_clock;
   const Clock::time_point prefill_start = Clock::now();
   Progress progress;
   Result<Logits> logits = session.Prefill(
