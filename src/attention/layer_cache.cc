@@ -14,9 +14,9 @@ size_t Bytes(const std::vector<T>& values) {
 
 size_t SequenceBytes(const SequenceState& sequence) {
   const SequenceMemory& memory = sequence.memory;
-  size_t n = sizeof(sequence) + Bytes(sequence.visible) + Bytes(memory.choices) +
-             Bytes(memory.own) + Bytes(memory.values.sum) + memory.queries.bytes() +
-             memory.evictions.bytes();
+  size_t n = sizeof(sequence) + Bytes(sequence.visible) + Bytes(sequence.written) +
+             Bytes(memory.choices) + Bytes(memory.own) + Bytes(memory.values.sum) +
+             memory.queries.bytes() + memory.evictions.bytes();
   for (const SequenceMemory::Choice& choice : memory.choices)
     n += Bytes(choice.k_masks) + Bytes(choice.query);
   return n;
@@ -32,6 +32,9 @@ void StreamCache::MarkWritten(int row) {
   copies.MarkWritten(row);
   prompts.MarkWritten(row);
   for (SequenceState& sequence : sequences) {
+    if (const auto block = static_cast<size_t>(row / kBlockRows); block >= sequence.written.size())
+      sequence.written.resize(block + 1, 0);
+    AddRow(sequence.written, row);
     if (static_cast<size_t>(row / kBlockRows) >= sequence.visible.size()) continue;
     uint16_t& word = sequence.visible[row / kBlockRows];
     const auto bit = static_cast<uint16_t>(1u << (row % kBlockRows));
@@ -56,7 +59,7 @@ SequenceState& StreamCache::Sequence(std::span<const uint16_t> visible, int n_vi
     }
   }
   const bool keeps_all = best != nullptr && best_common == best->n_visible;
-  *continued = keeps_all && best->n_steps_visible + 1 == n_visible && best_common + 1 == n_visible;
+  *continued = keeps_all && best_common + CountCommonRows(best->written, visible) == n_visible;
   if (best != nullptr && !keeps_all) {
     // Rows of the nearest sequence are gone: it was rolled back, or this is a fork. Work on a copy.
     sequences.push_back(*best);
@@ -76,7 +79,7 @@ SequenceState& StreamCache::Sequence(std::span<const uint16_t> visible, int n_vi
   }
   best->visible.assign(visible.begin(), visible.end());
   best->n_visible = n_visible;
-  best->n_steps_visible = n_visible;
+  std::fill(best->written.begin(), best->written.end(), 0);
   best->last_used = ++clock;
   if (sequences.size() > kMaxSequences) {
     auto oldest = std::min_element(

@@ -29,7 +29,7 @@ void SayWhatIsNotChecked(const std::string& path) {
 
 }  // namespace
 
-PluginState::PluginState() {
+PluginState::PluginState() : dense_policy_(std::move(MakePolicy("dense").value().policy)) {
   const char* wanted = std::getenv("CONDENSE_POLICY");
   if (wanted == nullptr || *wanted == '\0') {
     CONDENSE_CHECK(SetPolicy(kDefaultPolicy).ok());
@@ -64,7 +64,12 @@ Status PluginState::SetPolicy(const char* spec) {
 std::shared_ptr<const Policy> PluginState::policy(uint64_t* generation) {
   std::lock_guard lock(mutex_);
   *generation = generation_;
-  return policy_;
+  return dense_ ? dense_policy_ : policy_;
+}
+
+void PluginState::SetDense(bool on) {
+  std::lock_guard lock(mutex_);
+  dense_ = on;
 }
 
 std::string PluginState::policy_spec() {

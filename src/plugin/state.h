@@ -24,6 +24,8 @@ class PluginState {
   Status SetPolicy(const char* spec);
   // The policy in force and a number that changes with every SetPolicy and Forget.
   std::shared_ptr<const Policy> policy(uint64_t* generation);
+  // While `on`, `dense` stands in for the policy, which stays.
+  void SetDense(bool on);
   std::string policy_spec();
   // A policy that wants products of prompt queries was set once: the next prompt may be computed
   // under another policy, as `compare` does.
@@ -53,6 +55,8 @@ class PluginState {
 
   std::mutex mutex_;
   std::shared_ptr<const Policy> policy_;
+  const std::shared_ptr<const Policy> dense_policy_;
+  bool dense_ = false;
   std::string spec_;
   bool by_default_ = false;  // nobody asked for the policy, nor was told of it
   bool query_products_ = false;
