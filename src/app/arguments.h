@@ -77,7 +77,7 @@ struct CalibrateFlags {
   DecodeFlags decode;
   std::vector<std::string> files;  // empty: the default text
   std::string policy;              // empty: what is in force
-  std::string risk = "1%", confidence = "95%", rewrite = "off";
+  std::string risk = "1%", confidence = "95%", rewrite = "off", on = "both";
   int n_prefixes = 8;         // the first of every four is searched on, the others are held out
   int64_t prompt_tokens = 0;  // 0: as many as the texts allow
   int64_t from = 0;           // least tokens of a prompt; 0: all have as many

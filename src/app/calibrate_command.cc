@@ -124,6 +124,8 @@ Status ReadFlags(const CalibrateFlags& flags, Setup& setup) {
   setup.spec.risk = risk.value();
   setup.spec.confidence = confidence.value();
   setup.spec.rewrite = flags.rewrite == "on";
+  setup.spec.on_greedy = flags.on != "text";
+  setup.spec.on_text = flags.on != "greedy";
   return CheckWritable(flags.output, "calibration file");
 }
 
@@ -176,10 +178,12 @@ void PrintHead(const CalibrateFlags& flags, const Setup& setup) {
   const int n_search = (n + kSearchEvery - 1) / kSearchEvery;
   fmt::print(
       "{}, policy {}, risk {}, confidence {}\n{} prefixes, contexts of {} to {} tokens, {} "
-      "decisions each on the text and on dense's own continuation: {} to search on, {} held out "
-      "(n = {} each)\n\n",
+      "decisions each on {}: {} to search on, {} held out (n = {} each)\n\n",
       setup.setting.model, setup.spec.policy, flags.risk, flags.confidence, n,
       FormatCount(setup.setting.from), FormatCount(setup.setting.to), flags.n_generate - 1,
+      flags.on == "both"   ? "the text and on dense's own continuation"
+      : flags.on == "text" ? "the text"
+                           : "dense's own continuation",
       n_search, n - n_search, FormatCount(setup.n_held_out));
   std::fflush(stdout);
 }
@@ -203,6 +207,7 @@ Json Identity(const CalibrateFlags& flags, const Setup& setup) {
           {"prefixes", flags.n_prefixes},
           {"risk", flags.risk},
           {"confidence", flags.confidence},
+          {"on", flags.on},
           {"texts_sha256", texts}};
 }
 

@@ -99,11 +99,17 @@ TEST_F(CalibrateTest, StoppedAndGoneOnWithThenTakenByGuard) {
   EXPECT_EQ(other.code, 2);
   EXPECT_THAT(other.err, HasSubstr("of another run"));
 
+  EXPECT_EQ(Run(Calibrate("30%", {"--on", "greedy"})).code, 0);
+  const std::string greedy = ReadBytes(Path("guard.toml"));
+  EXPECT_THAT(greedy, HasSubstr("teacher = 'greedy'"));
+  EXPECT_THAT(greedy, Not(HasSubstr("teacher = 'text'")));
+  std::ofstream(Path("guard.toml"), std::ios::binary) << file;
+
   const Outcome run = Run(Guard({}));
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("policy mean:blocks=4,window=32"));
   EXPECT_THAT(run.err, HasSubstr("redone dense"));
-  EXPECT_THAT(run.err, HasSubstr("with confidence 95 %"));
+  EXPECT_THAT(run.err, HasSubstr("with confidence 95 %, on greedy and text histories"));
 
   const auto refused = [&](const std::vector<std::string>& more) {
     const Outcome bad = Run(Guard(more));

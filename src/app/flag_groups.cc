@@ -107,6 +107,13 @@ CLI::App* AddCalibrate(CLI::App& app, CalibrateFlags& flags) {
   calibrate->add_option("--confidence", flags.confidence, "of the bound on the held-out part")
       ->type_name("P%")
       ->capture_default_str();
+  calibrate
+      ->add_option("--on", flags.on,
+                   "histories of the decisions: the text's own tokens, dense's greedy continuation "
+                   "of it, which is nearer to what a run feeds, or both, each of which must hold")
+      ->check(CLI::IsMember({"text", "greedy", "both"}))
+      ->type_name("text|greedy|both")
+      ->capture_default_str();
   calibrate->add_option("--rewrite", flags.rewrite, "as in `run --mode guard`")
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("on|off")

@@ -137,10 +137,13 @@ std::string SteppedMode::Words() const {
   if (flags_.rewrite == "on") {
     words += fmt::format(", rewriting {} rows {:.2f} s", n.n_rewritten, Seconds(n.rewrite_ns));
   }
+  std::string teachers;
+  for (const GuardTally& tally : calibration_->certified)
+    teachers += (teachers.empty() ? "" : " and ") + tally.teacher;
   return words + fmt::format(
                      "; a token is not dense's in at most {:.2f} % of decisions, with confidence "
-                     "{:g} %, on texts like those of '{}'",
-                     100 * calibration_->bound(), 100 * calibration_->confidence,
+                     "{:g} %, on {} histories of texts like those of '{}'",
+                     100 * calibration_->bound(), 100 * calibration_->confidence, teachers,
                      flags_.calibration);
 }
 

@@ -35,7 +35,7 @@ class PrefixRunner {
   Status Begin(const GuardPrefix& prefix, int n_runs) {
     CONDENSE_CHECK(static_cast<int>(prefix.continuation.size()) >= spec_.n_generate - 1);
     const int n_decisions = spec_.n_generate - 1;
-    n_total_ = 2 * n_decisions * (1 + n_runs);
+    n_total_ = (spec_.on_greedy + spec_.on_text) * n_decisions * (1 + n_runs);
     n_prompt_ = static_cast<int>(prefix.prompt.size());
     Status status = SetPolicy("dense");
     if (!status.ok()) return status;
@@ -44,25 +44,13 @@ class PrefixRunner {
     const Token first_token = GreedyToken(first.value());
     plugin_.ResetCounters();
     const Clock::time_point start = Clock::now();
-    Result<std::vector<Token>> greedy =
-        GreedyRun(session_, first_token, n_decisions, [&](int, Logits) { Note("dense"); });
-    if (!greedy.ok()) return Error{greedy.error()};
-    teachers_.push_back({"greedy", {first_token}, greedy.value()});
-    Teacher& own = teachers_.back();
-    own.history.insert(own.history.end(), own.dense.begin(), own.dense.end() - 1);
-    status = session_.Rewind();
+    if (spec_.on_greedy) status = AddGreedy(first_token, n_decisions);
+    if (status.ok() && spec_.on_text) status = AddText(prefix, n_decisions);
     if (!status.ok()) return status;
-    Teacher text{"text", {}, {}};
-    text.history.assign(prefix.continuation.begin(), prefix.continuation.begin() + n_decisions);
-    status = TeacherForcedRun(session_, text.history, [&](int, Logits logits) {
-      text.dense.push_back(GreedyToken(logits));
-      Note("dense");
-    });
-    if (!status.ok()) return status;
-    dense_seconds_ = Seconds(NsSince(start)) / (2 * n_decisions);
+    CONDENSE_CHECK(!teachers_.empty());
+    dense_seconds_ = Seconds(NsSince(start)) / static_cast<double>(teachers_.size() * n_decisions);
     if (plugin_.Counters().process.nodes == 0)
       return Error{"the plug-in saw no attention of this model: there is nothing to guard"};
-    teachers_.push_back(std::move(text));
     return Status();
   }
 
@@ -86,6 +74,27 @@ class PrefixRunner {
   }
 
  private:
+  Status AddGreedy(Token first_token, int n_decisions) {
+    const Result<std::vector<Token>> greedy =
+        GreedyRun(session_, first_token, n_decisions, [&](int, Logits) { Note("dense"); });
+    if (!greedy.ok()) return Error{greedy.error()};
+    Teacher own{"greedy", {first_token}, greedy.value()};
+    own.history.insert(own.history.end(), own.dense.begin(), own.dense.end() - 1);
+    teachers_.push_back(std::move(own));
+    return session_.Rewind();
+  }
+
+  Status AddText(const GuardPrefix& prefix, int n_decisions) {
+    Teacher text{"text", {}, {}};
+    text.history.assign(prefix.continuation.begin(), prefix.continuation.begin() + n_decisions);
+    const Status status = TeacherForcedRun(session_, text.history, [&](int, Logits logits) {
+      text.dense.push_back(GreedyToken(logits));
+      Note("dense");
+    });
+    teachers_.push_back(std::move(text));
+    return status;
+  }
+
   Status SetPolicy(const std::string& policy) const {
     const Result<std::string> set = plugin_.SetPolicy(policy);
     return set.ok() ? Status() : Status(Error{set.error()});

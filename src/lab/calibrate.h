@@ -25,7 +25,8 @@ struct GuardPrefix {
 struct CalibrateSpec {
   std::string policy;    // canonical, sparse
   int n_generate = 256;  // tokens after each prefix: 1 by the prefill, the rest decisions
-  bool rewrite = false;  // as GuardOptions
+  bool on_greedy = true, on_text = true;  // teachers, one at least
+  bool rewrite = false;                   // as GuardOptions
   double risk = 0.01, confidence = 0.95;
 };
 
