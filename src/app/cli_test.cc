@@ -124,6 +124,23 @@ TEST_F(CliTest, Policies) {
   EXPECT_EQ(json.out.front(), '[');
 }
 
+TEST_F(CliTest, ExactDecoding) {
+  const auto refused = [&](std::vector<std::string> more, const std::string& why) {
+    more.insert(more.begin(), {"run", "-p", "hi"});
+    ExpectRefused(more, why);
+  };
+  refused({"--mode", "exat"}, "--mode");
+  refused({"--draft", "lookup"}, "--mode");
+  refused({"--mode", "sparse", "--verify-exact"}, "go with --mode exact");
+  refused({"--mode", "exact", "--draft-tokens", "17"}, "'17' is neither auto nor 1 to 16");
+  refused({"--mode", "exact", "--draft-tokens", "many"}, "'many' is neither");
+  refused({"--mode", "exact", "--draft", "quset"}, "did you mean 'quest'?");
+  refused({"--mode", "exact", "--draft", "lookup+quset"}, "did you mean 'quest'?");
+  refused({"--mode", "exact", "--draft", "lookup+"}, "names no policy");
+  refused({"--mode", "exact", "--policy", "dense"}, "dense reads everything");
+  refused({"--mode", "exact", "--policy", "mean", "--draft", "lookup"}, "both say what drafts");
+}
+
 TEST_F(CliTest, PolicyFiles) {
   const std::string good = WriteFile("good, and so on.toml", "spec = \"mean:blocks=4\"\n");
   const Outcome env = Run({"env", "--policy", "@" + good});

@@ -316,6 +316,26 @@ TEST_F(CompareTest, RunIsGreedyAndRepeatable) {
   EXPECT_THAT(first.err, HasSubstr("fallbacks: none"));
 }
 
+TEST_F(CompareTest, RunExactlyGivesTheTextOfDenseDecoding) {
+  const std::string text = ReadBytes("/usr/share/common-licenses/GPL-3").substr(0, 2500);
+  std::ofstream(Path("prompt.txt")) << text;
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"run", "--raw", "-f", Path("prompt.txt"), "-n", "20", "--temp", "0.8", "-s", "5"});
+    return Start(more).Wait();
+  };
+  const Outcome dense = run({"--policy", "dense"});
+  ASSERT_EQ(dense.code, 0) << dense.err;
+  const Outcome exact = run({"--mode", "exact", "--draft", "lookup+mean:blocks=2", "--draft-tokens",
+                             "4", "--verify-exact"});
+  EXPECT_EQ(exact.code, 0) << exact.err;
+  EXPECT_EQ(exact.out, dense.out);
+  EXPECT_THAT(exact.err, HasSubstr("draft lookup+mean:blocks=2, temperature 0.8, seed 5"));
+  EXPECT_THAT(exact.err, HasSubstr("2 to 5 rows give the bits of single steps"));
+  EXPECT_THAT(exact.err, HasSubstr("verifications, "));
+  EXPECT_THAT(exact.err, HasSubstr("all 20 tokens are those of dense decoding"));
+}
+
 TEST_F(CompareTest, RunSamplesBySeed) {
   const auto text = [&](const char* seed) {
     return Start(

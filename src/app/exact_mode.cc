@@ -18,6 +18,13 @@ constexpr int kAutoRows = 9, kAutoRowsOfLookup = ExactOptions::kMostDrafted + 1;
 // Each of two logits may move by the largest difference that was seen.
 constexpr float kTieFactor = 2;
 
+Result<IdentityProbe> Probe(Session& session, std::span<const Token> tokens) {
+  Progress progress;
+  return ProbeIdentity(session, tokens, [&](int n_done, int n_total) {
+    progress.Update("comparing several rows with single ones", n_done, n_total);
+  });
+}
+
 Result<int> ReadLength(const std::string& text) {
   if (text == "auto") return 0;
   const Result<int64_t> n = ParseInt(text);
@@ -83,7 +90,7 @@ Status ExactMode::MakeIdentical(const std::string& path, const std::vector<Token
                                 const Open& open, OpenModel& opened) {
   const int wanted = RowsWanted();
   const std::vector<Token> tokens = SomeTokens(prompt, wanted);
-  const Result<IdentityProbe> repacked = ProbeIdentity(*opened.session, tokens);
+  const Result<IdentityProbe> repacked = Probe(*opened.session, tokens);
   if (!repacked.ok()) return Error{repacked.error()};
   most_rows_ = repacked->equal_rows;
   if (most_rows_ >= wanted) return Status();
@@ -95,7 +102,7 @@ Status ExactMode::MakeIdentical(const std::string& path, const std::vector<Token
   Result<std::unique_ptr<Session>> session = open(*plain.model);
   if (!session.ok()) return Error{session.error()};
   plain.session = std::move(session.value());
-  const Result<IdentityProbe> as_stored = ProbeIdentity(*plain.session, tokens);
+  const Result<IdentityProbe> as_stored = Probe(*plain.session, tokens);
   if (!as_stored.ok()) return Error{as_stored.error()};
   if (as_stored->equal_rows > most_rows_) {
     repacked_ = false;
@@ -116,8 +123,7 @@ Status ExactMode::Begin(Session& session, const Plugin& plugin, const std::vecto
   // Where no number of rows is identical, the drafts are as long as was asked for.
   const int rows = most_rows_ > 1 ? std::min(most_rows_, RowsWanted()) : RowsWanted();
   if (room > 0) {
-    const Result<IdentityProbe> probe =
-        ProbeIdentity(session, SomeTokens(prompt, std::min(rows, room)));
+    const Result<IdentityProbe> probe = Probe(session, SomeTokens(prompt, std::min(rows, room)));
     if (!probe.ok()) return Error{probe.error()};
     probe_ = probe.value();
   }
@@ -176,14 +182,17 @@ std::string ExactMode::Promise() const {
         "decoding's",
         probe_.equal_rows, weights);
     if (probe_.equal_rows < RowsWanted())
-      words += fmt::format("; more do not: drafts of {} at most", probe_.equal_rows - 1);
+      words += fmt::format(
+          "; more do not: drafts of {} at most (GGML_CPU_TILED_MM=0 in the environment may allow "
+          "more)",
+          probe_.equal_rows - 1);
     return words;
   }
   return fmt::format(
       "warning: this model's matrix products round several rows otherwise than one (logits move by "
       "up to {:.2g}), with repacked weights and without. The text is the choice of dense passes "
       "over several rows: it may part from one-by-one dense decoding where two tokens are that "
-      "near. GGML_CPU_TILED_MM=0 in the environment may help",
+      "near. GGML_CPU_TILED_MM=0 in the environment may restore equality",
       probe_.largest_difference);
 }
 

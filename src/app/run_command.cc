@@ -18,6 +18,7 @@
 #include "app/prompt.h"
 #include "app/session_setup.h"
 #include "app/stepped_mode.h"
+#include "base/clock.h"
 #include "decode/sampler.h"
 #include "decode/stop.h"
 #include "lab/compare.h"
@@ -147,6 +148,10 @@ int RunCommand(const RunFlags& flags) {
   if (!loaded.ok()) return Fail(kExitFailed, loaded.error());
   OpenModel opened;
   opened.model = std::move(loaded.value());
+  if (exact) {
+    const Status can = CheckDecodesExactly(*opened.model);
+    if (!can.ok()) return Fail(kExitUsage, can.error());
+  }
   const std::vector<Token> prompt = EncodePrompt(*opened.model, text.value(), flags.raw);
   if (prompt.empty()) return Fail(kExitUsage, "the prompt is empty: its text gives no tokens");
   const auto n_prompt = static_cast<int64_t>(prompt.size());
@@ -188,7 +193,6 @@ int RunCommand(const RunFlags& flags) {
   }
   const Model& model = *opened.model;
   Session& session = *opened.session;
-  using Clock = std::chrono::steady_clock;
   const Clock::time_point prefill_start = Clock::now();
   Progress progress;
   Result<Logits> logits = session.Prefill(

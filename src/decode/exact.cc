@@ -15,6 +15,13 @@ double Seconds(Clock::time_point start) { return 1e-9 * static_cast<double>(NsSi
 
 }  // namespace
 
+Status CheckDecodesExactly(const Model& model) {
+  if (!model.has_recurrent_state()) return Status();
+  return Error{
+      "exact decoding removes the rows of drafts, and this model keeps state that cannot be cut: "
+      "decode it with --mode sparse --policy dense"};
+}
+
 int64_t ExactCounters::drafted() const {
   int64_t n = 0;
   for (const Source& source : sources) n += source.drafted;
@@ -31,11 +38,8 @@ Result<std::unique_ptr<ExactDecoder>> ExactDecoder::Make(
     Session& session, PolicySwitch& policies, std::vector<std::unique_ptr<DraftSource>> sources,
     const ExactOptions& options) {
   CONDENSE_CHECK(!sources.empty() && options.most_rows >= 2);
-  if (session.model().has_recurrent_state()) {
-    return Error{
-        "exact decoding removes the rows of drafts, and this model keeps state that cannot be cut: "
-        "decode it dense"};
-  }
+  const Status can = CheckDecodesExactly(session.model());
+  if (!can.ok()) return Error{can.error()};
   if (options.draft_tokens < 0 || options.draft_tokens > ExactOptions::kMostDrafted) {
     return Error{fmt::format("a draft of {} tokens is none of 1 to {}", options.draft_tokens,
                              ExactOptions::kMostDrafted)};

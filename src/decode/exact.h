@@ -56,6 +56,9 @@ using ChooseToken = std::function<Token(Logits logits)>;
 // A token of the text; false: the text ends with it.
 using OnToken = std::function<bool(Token token)>;
 
+// Whether the rows of drafts can be removed from the model's cache.
+Status CheckDecodesExactly(const Model& model);
+
 class ExactDecoder {
  public:
   // Session, plug-in and policies outlive it. Fails where options and session do not fit.

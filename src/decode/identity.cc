@@ -37,13 +37,18 @@ Status TakeSingles(Session& session, std::span<const Token> tokens, IdentityProb
 
 }  // namespace
 
-Result<IdentityProbe> ProbeIdentity(Session& session, std::span<const Token> tokens) {
+Result<IdentityProbe> ProbeIdentity(Session& session, std::span<const Token> tokens,
+                                    const std::function<void(int n_done, int n_total)>& progress) {
   const int begin = session.position(), n = static_cast<int>(tokens.size());
+  const auto report = [&](int n_rows) {  // singles, then calls of 2 .. n_rows
+    if (progress) progress(n + n_rows * (n_rows + 1) / 2 - 1, n + n * (n + 1) / 2 - 1);
+  };
   IdentityProbe probe;
   std::vector<std::vector<float>> singles;
   const Status taken = TakeSingles(session, tokens, probe, singles);
   Status cut = session.CutBack(begin);
   if (!taken.ok() || !cut.ok()) return Error{taken.ok() ? cut.error() : taken.error()};
+  report(1);
   for (int n_rows = 2; n_rows <= n; ++n_rows) {
     const Clock::time_point start = Clock::now();
     const Result<std::vector<Logits>> rows = session.StepRows(tokens.first(n_rows));
@@ -57,6 +62,7 @@ Result<IdentityProbe> ProbeIdentity(Session& session, std::span<const Token> tok
     if (largest == 0 && probe.equal_rows == n_rows - 1) probe.equal_rows = n_rows;
     probe.largest_difference = std::max(probe.largest_difference, largest);
     probe.probed_rows = n_rows;
+    report(n_rows);
     if (largest > 0 && probe.equal_rows > 1) break;
   }
   return probe;

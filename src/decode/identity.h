@@ -4,6 +4,7 @@
 // cache at hand.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,7 +25,9 @@ struct IdentityProbe {
 // Decodes `tokens` behind what is in the cache, one by one and then in calls of 2, 3, ...,
 // tokens.size() rows, compares the logits and removes the rows; ends where rows differ, unless they
 // do from the first. The policy in force must be dense, and the context have room. Fails where a
-// step does; the cache is as it was then too.
-Result<IdentityProbe> ProbeIdentity(Session& session, std::span<const Token> tokens);
+// step does; the cache is as it was then too. `progress`: tokens decoded; may be empty.
+Result<IdentityProbe> ProbeIdentity(
+    Session& session, std::span<const Token> tokens,
+    const std::function<void(int n_done, int n_total)>& progress = {});
 
 }  // namespace condense
