@@ -289,6 +289,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   std::vector<std::string> budget_texts;
   const CLI::App* compare = AddCompare(app, arguments.compare, budget_texts);
   const CLI::App* tune = AddTune(app, arguments.tune);
+  const CLI::App* calibrate = AddCalibrate(app, arguments.calibrate);
   const CLI::App* run = AddRun(app, arguments.run);
   const CLI::App* probe = AddProbe(app, arguments.probe);
   const CLI::App* profile = AddProfile(app, arguments.profile);
@@ -353,6 +354,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     if (!wrong.empty()) return Error{wrong};
   } else if (tune->parsed()) {
     arguments.command = Arguments::Command::kTune;
+  } else if (calibrate->parsed()) {
+    arguments.command = Arguments::Command::kCalibrate;
   } else if (run->parsed()) {
     arguments.command = Arguments::Command::kRun;
   } else if (probe->parsed()) {
@@ -389,10 +392,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = general_help;
   } else {
     return Error{
-        "give a command: compare, tune, run, probe, profile, bench, lab, env, policies or info "
-        "(`condense help` "
-        "tells "
-        "more)"};
+        "give a command: compare, tune, calibrate, run, probe, profile, bench, lab, env, policies "
+        "or info (`condense help` tells more)"};
   }
   return arguments;
 }

@@ -10,6 +10,7 @@ namespace condense {
 
 int CompareCommand(const CompareFlags& flags, const std::vector<std::string>& argv);
 int TuneCommand(const TuneFlags& flags, const std::vector<std::string>& argv);
+int CalibrateCommand(const CalibrateFlags& flags);
 int RunCommand(const RunFlags& flags);
 int ProbeCommand(const ProbeFlags& flags);
 int ProfileCommand(const ProfileFlags& flags);

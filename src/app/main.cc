@@ -22,6 +22,8 @@ int main(int argc, char** argv) {
       return condense::CompareCommand(arguments.compare, arguments.argv);
     case Arguments::Command::kTune:
       return condense::TuneCommand(arguments.tune, arguments.argv);
+    case Arguments::Command::kCalibrate:
+      return condense::CalibrateCommand(arguments.calibrate);
     case Arguments::Command::kRun:
       return condense::RunCommand(arguments.run);
     case Arguments::Command::kProbe:
