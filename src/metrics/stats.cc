@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "base/result.h"
@@ -71,6 +72,20 @@ Interval WilsonInterval(int64_t successes, int64_t n) {
   const double low = successes == 0 ? 0.0 : (centre - half) / denominator;
   const double high = successes == n ? 1.0 : (centre + half) / denominator;
   return {low, high};
+}
+
+Interval BootstrapMeanInterval(std::span<const double> sample) {
+  if (sample.size() < 2) return {kNaN, kNaN};
+  constexpr int kResamples = 2000;
+  std::mt19937 random(kResamples);
+  std::vector<double> means(kResamples);
+  for (double& mean : means) {
+    double sum = 0;
+    for (size_t i = 0; i < sample.size(); ++i) sum += sample[random() % sample.size()];
+    mean = sum / static_cast<double>(sample.size());
+  }
+  std::sort(means.begin(), means.end());
+  return {SortedQuantile(means, 0.025), SortedQuantile(means, 0.975)};
 }
 
 double NormalQuantile(double p) {
