@@ -292,6 +292,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   const CLI::App* probe = AddProbe(app, arguments.probe);
   const CLI::App* profile = AddProfile(app, arguments.profile);
   const CLI::App* bench = AddBench(app, arguments.bench);
+  const CLI::App* report = AddReport(app, arguments.report);
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
   env->add_option("--policy", arguments.env_policy,
@@ -371,6 +372,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
                                JoinNames(SubcommandNames(*bench)))};
     }
     arguments.command = Arguments::Command::kBench;
+  } else if (report->parsed()) {
+    arguments.command = Arguments::Command::kReport;
   } else if (env->parsed()) {
     arguments.command = Arguments::Command::kEnv;
   } else if (policies->parsed()) {
@@ -381,7 +384,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = general_help;
   } else {
     return Error{
-        "give a command: compare, tune, run, probe, profile, bench, env, policies or info "
+        "give a command: compare, tune, run, probe, profile, bench, report, env, policies or "
+        "info "
         "(`condense help` "
         "tells "
         "more)"};

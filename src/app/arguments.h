@@ -56,6 +56,11 @@ struct ProbeFlags {
   std::string json;
 };
 
+struct ReportFlags {
+  std::vector<std::string> paths;  // files of records, folders of `lab run`
+  std::string out = "report.html";
+};
+
 struct TuneFlags {
   DecodeFlags decode;
   std::vector<std::string> files;  // empty: the default text
@@ -87,6 +92,7 @@ struct Arguments {
     kProbe,
     kProfile,
     kBench,
+    kReport,
     kEnv,
     kPolicies,
     kInfo,
@@ -98,6 +104,7 @@ struct Arguments {
   ProbeFlags probe;
   ProfileFlags profile;
   BenchFlags bench;
+  ReportFlags report;
   std::string env_policy;
   DecodeFlags info;
   bool policies_json = false;

@@ -13,6 +13,7 @@ void AddModel(CLI::App* app, DecodeFlags& flags);  // -m
 void AddCache(CLI::App* app, DecodeFlags& flags);  // -c, -t, -fa, -ctk, -ctv
 
 CLI::App* AddTune(CLI::App& app, TuneFlags& flags);
+CLI::App* AddReport(CLI::App& app, ReportFlags& flags);
 CLI::App* AddProfile(CLI::App& app, ProfileFlags& flags);
 
 }  // namespace condense
