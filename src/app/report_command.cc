@@ -2,11 +2,15 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include "app/commands.h"
 #include "app/exit_code.h"
 #include "app/output.h"
 #include "base/text.h"
+#include "lab/experiment.h"
+#include "lab/lab_folder.h"
 #include "report/report.h"
 
 namespace condense {
@@ -34,12 +38,43 @@ Status CheckPaths(const ReportFlags& flags) {
   return {};
 }
 
+ReportTable ToReport(const LabTable& table) {
+  ReportTable out{.title = table.title, .columns = {}, .rows = table.rows, .notes = table.notes};
+  for (const LabTable::Column& column : table.columns)
+    out.columns.push_back({column.title, column.left});
+  return out;
+}
+
+// Title and tables of every experiment that the folders hold and this program knows.
+Result<std::vector<ExperimentNotes>> NotesOf(const std::vector<std::string>& paths) {
+  std::map<std::string, std::vector<FinishedCell>> cells;
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const std::string& path : paths) {
+    if (std::error_code error; !fs::is_directory(path, error)) continue;
+    const Result<LabFolder> folder = ReadLabFolder(path);
+    if (!folder.ok()) return Error{folder.error()};
+    for (const ExperimentInfo* info : Experiments())
+      for (FinishedCell& cell : folder->Done(info->name))
+        if (seen.emplace(info->name, cell.id).second) cells[info->name].push_back(std::move(cell));
+  }
+  std::vector<ExperimentNotes> notes;
+  for (const ExperimentInfo* info : Experiments()) {
+    if (!cells.contains(info->name)) continue;
+    notes.push_back({info->name, info->title, info->repeats});
+    for (const LabTable& table : info->tables(cells[info->name]))
+      notes.back().tables.push_back(ToReport(table));
+  }
+  return notes;
+}
+
 }  // namespace
 
 int ReportCommand(const ReportFlags& flags) {
   if (const Status status = CheckPaths(flags); !status.ok())
     return Fail(kExitUsage, status.error());
-  if (const Status status = WriteReport(flags.paths, flags.out); !status.ok())
+  const Result<std::vector<ExperimentNotes>> notes = NotesOf(flags.paths);
+  if (!notes.ok()) return Fail(kExitFailed, notes.error());
+  if (const Status status = WriteReport(flags.paths, flags.out, notes.value()); !status.ok())
     return Fail(kExitFailed, status.error());
   fmt::print("report: {}\n", flags.out);
   return kExitOk;

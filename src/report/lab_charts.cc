@@ -307,27 +307,30 @@ void AddSurvival(const LabView& lab, std::vector<Chart>& charts) {
   charts.push_back(std::move(chart));
 }
 
-// Means over prefixes.
+// Means over prefixes, under the first teacher.
 std::vector<HeadMass> PooledHeads(const LabView& lab) {
-  std::vector<HeadMass> heads;
+  struct Sum {
+    int n = 0;
+    std::vector<double> omitted;  // by head
+  };
+  std::map<std::pair<std::string, std::string>, std::map<int, Sum>> sums;  // setting, policy; layer
   const std::vector<std::string> teachers = lab.Teachers();
+  for (const Json& line : lab.lab->records.layers) {
+    if (teachers.empty() || Text(line, "teacher") != teachers.front() ||
+        !line.contains("omitted_mass_heads") || !line["omitted_mass_heads"].is_array())
+      continue;
+    Sum& sum = sums[{lab.Setting(line), Text(line, "policy")}][line["layer"].get<int>()];
+    const auto omitted = line["omitted_mass_heads"].get<std::vector<double>>();
+    sum.omitted.resize(std::max(sum.omitted.size(), omitted.size()));
+    for (size_t i = 0; i < omitted.size(); ++i) sum.omitted[i] += omitted[i];
+    ++sum.n;
+  }
+  std::vector<HeadMass> heads;
   for (const std::string& setting : lab.settings) {
     for (const PolicyRow* row : lab.view.SparseRows()) {
-      std::map<int, std::pair<int, std::vector<double>>> sums;  // by layer
-      for (const Json& line : lab.lab->records.layers) {
-        if (Text(line, "policy") != row->policy || lab.Setting(line) != setting ||
-            Text(line, "teacher") != teachers.front() || !line.contains("omitted_mass_heads") ||
-            !line["omitted_mass_heads"].is_array())
-          continue;
-        auto& [n, sum] = sums[line["layer"].get<int>()];
-        const auto omitted = line["omitted_mass_heads"].get<std::vector<double>>();
-        sum.resize(std::max(sum.size(), omitted.size()));
-        for (size_t i = 0; i < omitted.size(); ++i) sum[i] += omitted[i];
-        ++n;
-      }
-      for (auto& [layer, total] : sums) {
-        for (double& sum : total.second) sum /= total.first;
-        heads.push_back({fmt::format("{}, {}", row->Label(), setting), layer, total.second});
+      for (auto& [layer, sum] : sums[{setting, row->policy}]) {
+        for (double& omitted : sum.omitted) omitted /= sum.n;
+        heads.push_back({fmt::format("{}, {}", row->Label(), setting), layer, sum.omitted});
       }
     }
   }
@@ -357,7 +360,7 @@ std::vector<Chart> MakeLabCharts(const LabView& lab) {
   AddHeatMaps(lab, charts);
   AddSurvival(lab, charts);
   AddMatchPpl(lab, charts);
-  if (!lab.Teachers().empty()) AddHeadMass(lab.view.id + "-heads", PooledHeads(lab), charts);
+  AddHeadMass(lab.view.id + "-heads", PooledHeads(lab), charts);
   AddLayerMass(lab, charts);
   AddSpeedByDepth(lab, charts);
   AddCostSplit(lab, charts);

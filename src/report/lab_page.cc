@@ -60,17 +60,22 @@ std::string Title(const ExperimentNotes* notes, const std::string& name) {
   return EscapeHtml(notes && !notes->title.empty() ? notes->title : name);
 }
 
+const char* WordClass(const ReportTable::Column& column) {
+  return column.left ? " class=\"word\"" : "";
+}
+
 std::string TableOf(const ReportTable& table) {
   std::string out = fmt::format("<table><caption><span>{}</span></caption>\n<thead><tr>",
                                 EscapeHtml(table.title));
-  for (const std::string& column : table.columns)
-    out += fmt::format("<th scope=\"col\">{}</th>", EscapeHtml(column));
+  for (const ReportTable::Column& column : table.columns)
+    out += fmt::format("<th scope=\"col\"{}>{}</th>", WordClass(column), EscapeHtml(column.title));
   out += "</tr></thead>\n<tbody>\n";
   for (const std::vector<std::string>& row : table.rows) {
+    CONDENSE_CHECK(row.size() == table.columns.size());
     out += "<tr>";
     for (size_t i = 0; i < row.size(); ++i)
       out += i == 0 ? fmt::format("<th scope=\"row\">{}</th>", EscapeHtml(row[i]))
-                    : fmt::format("<td>{}</td>", EscapeHtml(row[i]));
+                    : fmt::format("<td{}>{}</td>", WordClass(table.columns[i]), EscapeHtml(row[i]));
     out += "</tr>\n";
   }
   out = Scrolled(out + "</tbody></table>\n", table.title);
@@ -91,7 +96,8 @@ std::string Where(const Json& at) {
   return out;
 }
 
-std::string PublishedTable(const LabRecords& lab) {
+// Folded away where the experiment's own tables have them beside its figures.
+std::string PublishedTable(const LabRecords& lab, bool beside_own) {
   if (lab.published.empty()) return "";
   std::string out =
       "<table class=\"published\"><caption><span>What others published of this, on other models "
@@ -108,8 +114,10 @@ std::string PublishedTable(const LabRecords& lab) {
         EscapeHtml(Text(figure, "metric")), Where(figure.value("at", Json())),
         EscapeHtml(Text(figure, "value")), EscapeHtml(Text(figure, "setting")),
         EscapeHtml(Text(figure, "source")));
-  return fmt::format("<section><h3>Published beside it</h3>\n{}</section>\n",
-                     Scrolled(out + "</tbody></table>\n", "Published figures, table"));
+  out = Scrolled(out + "</tbody></table>\n", "Published figures, table");
+  return beside_own ? "<details class=\"more\"><summary>Every published figure</summary>\n" + out +
+                          "</details>\n"
+                    : "<section><h3>Published beside it</h3>\n" + out + "</section>\n";
 }
 
 std::string NotesHtml(const LabRecords& lab) {
@@ -162,7 +170,7 @@ std::string ExperimentHtml(const LabView& lab, const ExperimentNotes* notes,
       Title(notes, lab.lab->experiment),
       notes && !notes->repeats.empty() ? fmt::format("<p>{}</p>\n", EscapeHtml(notes->repeats))
                                        : "",
-      NotesHtml(*lab.lab), tables, PublishedTable(*lab.lab),
+      NotesHtml(*lab.lab), tables, PublishedTable(*lab.lab, !tables.empty()),
       charts.empty() ? ""
                      : fmt::format("<section><h3 class=\"aloud\">Charts</h3>\n{}<div "
                                    "class=\"charts\">{}</div></section>\n",

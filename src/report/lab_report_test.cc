@@ -245,7 +245,7 @@ TEST_F(LabReportTest, ThePageSaysWhatWasFoundFirstAndLinksItsRecords) {
       .name = "survival",
       .title = "How long <sparse> goes on",
       .repeats = "Table 1 of a paper",
-      .tables = {{"A table", {"cell", "published"}, {{"x", "0 & 60"}}, "below"}}};
+      .tables = {{"A table", {{"cell", true}, {"published"}}, {{"x", "0 & 60"}}, "below"}}};
   ASSERT_TRUE(WriteReport({folder}, out, {notes}).ok());
   std::ifstream in(out, std::ios::binary);
   std::stringstream all;

@@ -12,8 +12,12 @@ namespace condense {
 
 // A table as the experiment itself prints it: a text for each column, the first one the row's head.
 struct ReportTable {
+  struct Column {
+    std::string title;
+    bool left = false;  // of words, not of figures
+  };
   std::string title;
-  std::vector<std::string> columns;
+  std::vector<Column> columns;
   std::vector<std::vector<std::string>> rows;
   std::string notes{};
 };
