@@ -292,6 +292,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   const CLI::App* probe = AddProbe(app, arguments.probe);
   const CLI::App* profile = AddProfile(app, arguments.profile);
   const CLI::App* bench = AddBench(app, arguments.bench);
+  const CLI::App* lab = AddLab(app, arguments.lab);
   const CLI::App* report = AddReport(app, arguments.report);
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
@@ -372,6 +373,12 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
                                JoinNames(SubcommandNames(*bench)))};
     }
     arguments.command = Arguments::Command::kBench;
+  } else if (lab->parsed()) {
+    if (lab->get_subcommands().empty()) {
+      return Error{fmt::format("give what to do: {} (`condense lab --help` tells more)",
+                               JoinNames(SubcommandNames(*lab)))};
+    }
+    arguments.command = Arguments::Command::kLab;
   } else if (report->parsed()) {
     arguments.command = Arguments::Command::kReport;
   } else if (env->parsed()) {
@@ -384,7 +391,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = general_help;
   } else {
     return Error{
-        "give a command: compare, tune, run, probe, profile, bench, report, env, policies or "
+        "give a command: compare, tune, run, probe, profile, bench, lab, report, env, policies or "
         "info "
         "(`condense help` "
         "tells "

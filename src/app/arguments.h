@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/bench_arguments.h"
+#include "app/lab_arguments.h"
 #include "base/result.h"
 
 namespace condense {
@@ -92,6 +93,7 @@ struct Arguments {
     kProbe,
     kProfile,
     kBench,
+    kLab,
     kReport,
     kEnv,
     kPolicies,
@@ -104,6 +106,7 @@ struct Arguments {
   ProbeFlags probe;
   ProfileFlags profile;
   BenchFlags bench;
+  LabFlags lab;
   ReportFlags report;
   std::string env_policy;
   DecodeFlags info;

@@ -44,7 +44,7 @@ struct CompareRow {
                                        // budget that cannot be met
   std::vector<LayerRecord> layers;
   std::vector<StepRecord> steps;
-  std::vector<RowsRecord> maps;  // of the last teacher
+  std::optional<RowsRecord> map;  // of the last teacher; of policies that leave rows out
   CellRecord cell;
   std::string warning;  // for the user; "" mostly
 };
@@ -52,6 +52,7 @@ struct CompareRow {
 struct CompareProgress {
   std::string row;  // the policy at work
   int rows_done = 0, n_rows = 0;
+  double share = 0;         // of this row that is done
   double seconds_left = 0;  // NaN: not known yet
 };
 

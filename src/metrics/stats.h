@@ -38,11 +38,6 @@ Interval WilsonInterval(int64_t successes, int64_t n);
 // The `p` quantile of the standard normal distribution, 0 < p < 1.
 double NormalQuantile(double p);
 
-// The 95 % interval of the mean by the percentile bootstrap (Efron, Ann. Statist. 7 (1979) 1):
-// 2,000 resamples drawn from a fixed seed, so that equal samples give equal intervals. NaN below
-// two values.
-Interval BootstrapMeanInterval(std::span<const double> sample);
-
 // Wilson's one-sided lower bound on a share of which `share` was seen among `n`, at the normal
 // quantile `z`; 0 where n is 0.
 double WilsonLowerBound(double share, int64_t n, double z);

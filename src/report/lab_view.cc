@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "metrics/bootstrap.h"
 #include "metrics/stats.h"
 #include "report/html.h"
 
@@ -67,7 +68,7 @@ std::optional<Pool> PoolOf(const std::vector<double>& values) {
       std::all_of(values.begin(), values.end(), [](double v) { return v == 0 || v == 1; });
   const Interval interval = counts ? WilsonInterval(std::count(values.begin(), values.end(), 1.0),
                                                     static_cast<int64_t>(values.size()))
-                                   : BootstrapMeanInterval(values);
+                                   : BootstrapInterval(values, Mean);
   pool.low = interval.low;
   pool.high = interval.high;
   return pool;
