@@ -295,6 +295,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   const CLI::App* profile = AddProfile(app, arguments.profile);
   const CLI::App* bench = AddBench(app, arguments.bench);
   const CLI::App* lab = AddLab(app, arguments.lab);
+  const CLI::App* report = AddReport(app, arguments.report);
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
   env->add_option("--policy", arguments.env_policy,
@@ -382,6 +383,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
                                JoinNames(SubcommandNames(*lab)))};
     }
     arguments.command = Arguments::Command::kLab;
+  } else if (report->parsed()) {
+    arguments.command = Arguments::Command::kReport;
   } else if (env->parsed()) {
     arguments.command = Arguments::Command::kEnv;
   } else if (policies->parsed()) {
@@ -392,8 +395,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = general_help;
   } else {
     return Error{
-        "give a command: compare, tune, calibrate, run, probe, profile, bench, lab, env, policies "
-        "or info (`condense help` tells more)"};
+        "give a command: compare, tune, calibrate, run, probe, profile, bench, lab, report, env, "
+        "policies or info (`condense help` tells more)"};
   }
   return arguments;
 }

@@ -62,6 +62,11 @@ struct ProbeFlags {
   std::string json;
 };
 
+struct ReportFlags {
+  std::vector<std::string> paths;  // files of records, folders of `lab run`
+  std::string out = "report.html";
+};
+
 struct TuneFlags {
   DecodeFlags decode;
   std::vector<std::string> files;  // empty: the default text
@@ -108,6 +113,7 @@ struct Arguments {
     kProfile,
     kBench,
     kLab,
+    kReport,
     kEnv,
     kPolicies,
     kInfo,
@@ -121,6 +127,7 @@ struct Arguments {
   ProfileFlags profile;
   BenchFlags bench;
   LabFlags lab;
+  ReportFlags report;
   std::string env_policy;
   DecodeFlags info;
   bool policies_json = false;

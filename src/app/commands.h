@@ -16,6 +16,7 @@ int ProbeCommand(const ProbeFlags& flags);
 int ProfileCommand(const ProfileFlags& flags);
 int BenchCommand(const BenchFlags& flags);
 int LabCommand(const LabFlags& flags, const std::vector<std::string>& argv);
+int ReportCommand(const ReportFlags& flags);
 int EnvCommand(const std::string& policy);
 int PoliciesCommand(bool json);
 int InfoCommand(const DecodeFlags& flags);

@@ -196,6 +196,20 @@ CLI::App* AddTune(CLI::App& app, TuneFlags& flags) {
   return tune;
 }
 
+CLI::App* AddReport(CLI::App& app, ReportFlags& flags) {
+  CLI::App* report =
+      app.add_subcommand("report", "one HTML file of records: charts, tables, what was found");
+  report
+      ->add_option("records", flags.paths,
+                   "folders of `condense lab run`, files of --records; one page of all")
+      ->required()
+      ->type_name("DIR|FILE");
+  report->add_option("-o,--output", flags.out, "the page; opens offline")
+      ->type_name("OUT.html")
+      ->capture_default_str();
+  return report;
+}
+
 CLI::App* AddProfile(CLI::App& app, ProfileFlags& flags) {
   CLI::App* profile = app.add_subcommand("profile", "measure a model's heads for a policy");
   CLI::App* duo = profile->add_subcommand(

@@ -34,6 +34,8 @@ int main(int argc, char** argv) {
       return condense::BenchCommand(arguments.bench);
     case Arguments::Command::kLab:
       return condense::LabCommand(arguments.lab, arguments.argv);
+    case Arguments::Command::kReport:
+      return condense::ReportCommand(arguments.report);
     case Arguments::Command::kEnv:
       return condense::EnvCommand(arguments.env_policy);
     case Arguments::Command::kPolicies:
