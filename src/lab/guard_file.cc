@@ -132,6 +132,12 @@ class Reader {
   std::string error_;
 };
 
+std::string InQuotes(const std::string& text) {
+  std::ostringstream out;
+  out << toml::value<std::string>(text);
+  return out.str();
+}
+
 std::string Range(const GuardSetting& setting) {
   return fmt::format("{} to {} tokens", setting.from, setting.to);
 }
@@ -155,38 +161,30 @@ double GuardCalibration::fallback_rate() const {
 
 std::string PrintCalibration(const GuardCalibration& calibration) {
   const GuardSetting& s = calibration.setting;
-  toml::array certified, texts;
+  std::string text = fmt::format(
+      "# use: condense run --mode guard --calibration FILE\n"
+      "# bound: on the share of all decisions whose sparse token is taken and is not dense's;\n"
+      "# one-sided, Clopper-Pearson, holds with `confidence` for texts like these\n"
+      "program = {}\nthreshold = {}\nrisk = {}\nconfidence = {}\nspeed_over_dense = {}\n",
+      InQuotes(calibration.program), PrintNumber(calibration.threshold),
+      PrintNumber(calibration.risk), PrintNumber(calibration.confidence),
+      PrintNumber(calibration.speed_over_dense));
+  text += fmt::format(
+      "\n[setting]\nmodel = {}\nmodel_sha256 = {}\npolicy = {}\nk_type = {}\nv_type = {}\n"
+      "rewrite = {}\nfrom = {}\nto = {}\n",
+      InQuotes(s.model), InQuotes(s.model_sha256), InQuotes(s.policy), InQuotes(s.k_type),
+      InQuotes(s.v_type), s.rewrite, s.from, s.to);
   for (const GuardTally& tally : calibration.certified) {
-    certified.push_back(toml::table{{"teacher", tally.teacher},
-                                    {"n", tally.n},
-                                    {"n_differ", tally.n_differ},
-                                    {"n_fallbacks", tally.n_fallbacks},
-                                    {"bound", tally.bound}});
+    text += fmt::format(
+        "\n[[certified]]\nteacher = {}\nn = {}\nn_differ = {}\nn_fallbacks = {}\nbound = {}\n",
+        InQuotes(tally.teacher), tally.n, tally.n_differ, tally.n_fallbacks,
+        PrintNumber(tally.bound));
   }
-  for (size_t i = 0; i < calibration.text.size(); ++i)
-    texts.push_back(
-        toml::table{{"path", calibration.text[i]}, {"sha256", calibration.text_sha256[i]}});
-  const toml::table table{{"program", calibration.program},
-                          {"threshold", calibration.threshold},
-                          {"risk", calibration.risk},
-                          {"confidence", calibration.confidence},
-                          {"speed_over_dense", calibration.speed_over_dense},
-                          {"setting", toml::table{{"model", s.model},
-                                                  {"model_sha256", s.model_sha256},
-                                                  {"policy", s.policy},
-                                                  {"k_type", s.k_type},
-                                                  {"v_type", s.v_type},
-                                                  {"rewrite", s.rewrite},
-                                                  {"from", s.from},
-                                                  {"to", s.to}}},
-                          {"certified", std::move(certified)},
-                          {"texts", std::move(texts)}};
-  std::ostringstream out;
-  out << "# use: condense run --mode guard --calibration FILE\n"
-         "# bound: on the share of all decisions whose sparse token is taken and is not dense's;\n"
-         "# one-sided, Clopper-Pearson, holds with `confidence` for texts like these\n"
-      << table << "\n";
-  return out.str();
+  for (size_t i = 0; i < calibration.text.size(); ++i) {
+    text += fmt::format("\n[[texts]]\npath = {}\nsha256 = {}\n", InQuotes(calibration.text[i]),
+                        InQuotes(calibration.text_sha256[i]));
+  }
+  return text;
 }
 
 Result<GuardCalibration> ParseCalibration(std::string_view text, const std::string& path) {

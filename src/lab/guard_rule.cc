@@ -12,8 +12,8 @@ namespace {
 
 // Of what may differ on the part held out: the trial holds for sure but for chance at 1.
 constexpr double kShares[] = {0.25, 0.5, 0.8};
-// Thresholds are rounded up to this many logits, so that a file's spelling is the threshold.
-constexpr double kStep = 0.001;
+// Thresholds are rounded up to a thousandth of a logit.
+constexpr double kStepsALogit = 1000;
 
 // The least threshold at which at most `n_pass` of the decisions that differ pass.
 double LeastThreshold(const GuardSample& sample, int64_t n_pass) {
@@ -23,7 +23,7 @@ double LeastThreshold(const GuardSample& sample, int64_t n_pass) {
   }
   if (static_cast<int64_t>(differing.size()) <= n_pass) return 0;
   std::sort(differing.begin(), differing.end(), std::greater<>());
-  return (std::floor(differing[n_pass] / kStep) + 1) * kStep;
+  return (std::floor(differing[n_pass] * kStepsALogit) + 1) / kStepsALogit;
 }
 
 double Score(const GuardDecision& decision, GuardFeature feature) {
