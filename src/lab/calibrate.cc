@@ -11,6 +11,7 @@
 #include "decode/run.h"
 #include "lab/compare.h"
 #include "lab/observation.h"
+#include "lab/runs.h"
 #include "metrics/stats.h"
 
 namespace condense {
@@ -36,13 +37,12 @@ class PrefixRunner {
     CONDENSE_CHECK(static_cast<int>(prefix.continuation.size()) >= spec_.n_generate - 1);
     const int n_decisions = spec_.n_generate - 1;
     n_total_ = (spec_.on_greedy + spec_.on_text) * n_decisions * (1 + n_runs);
-    n_prompt_ = static_cast<int>(prefix.prompt.size());
-    Status status = SetPolicy("dense");
+    const Result<DensePrefillResult> prefill = DensePrefill(
+        session_, plugin_, prefix.prompt, std::span(&spec_.policy, 1), events_.on_prefill);
+    if (!prefill.ok()) return Error{prefill.error()};
+    const Token first_token = GreedyToken(prefill->logits);
+    Status status = BeginRun(session_, plugin_, "dense");
     if (!status.ok()) return status;
-    const Result<Logits> first = session_.Prefill(prefix.prompt, events_.on_prefill);
-    if (!first.ok()) return Error{first.error()};
-    const Token first_token = GreedyToken(first.value());
-    plugin_.ResetCounters();
     const Clock::time_point start = Clock::now();
     if (spec_.on_greedy) status = AddGreedy(first_token, n_decisions);
     if (status.ok() && spec_.on_text) status = AddText(prefix, n_decisions);
@@ -56,15 +56,9 @@ class PrefixRunner {
 
   const std::vector<Teacher>& teachers() const { return teachers_; }
   double dense_seconds() const { return dense_seconds_; }
-  int n_prompt() const { return n_prompt_; }
 
   // The policy in force and the cache as after the prefill.
-  Status Restart() {
-    Status status = SetPolicy(spec_.policy);
-    if (status.ok()) status = session_.Rewind();
-    plugin_.ResetCounters();
-    return status;
-  }
+  Status Restart() { return BeginRun(session_, plugin_, spec_.policy); }
 
   // Whether what ran since Restart was the policy.
   Status CheckSparse() const { return CheckCounters(spec_.policy, true, plugin_.Counters()); }
@@ -78,9 +72,7 @@ class PrefixRunner {
     const Result<std::vector<Token>> greedy =
         GreedyRun(session_, first_token, n_decisions, [&](int, Logits) { Note("dense"); });
     if (!greedy.ok()) return Error{greedy.error()};
-    Teacher own{"greedy", {first_token}, greedy.value()};
-    own.history.insert(own.history.end(), own.dense.begin(), own.dense.end() - 1);
-    teachers_.push_back(std::move(own));
+    teachers_.push_back({"greedy", FedTokens(first_token, greedy.value()), greedy.value()});
     return session_.Rewind();
   }
 
@@ -95,18 +87,13 @@ class PrefixRunner {
     return status;
   }
 
-  Status SetPolicy(const std::string& policy) const {
-    const Result<std::string> set = plugin_.SetPolicy(policy);
-    return set.ok() ? Status() : Status(Error{set.error()});
-  }
-
   Session& session_;
   const Plugin& plugin_;
   const CalibrateSpec& spec_;
   const CalibrateEvents& events_;
   std::vector<Teacher> teachers_;
   double dense_seconds_ = 0;
-  int n_prompt_ = 0, n_done_ = 0, n_total_ = 0;
+  int n_done_ = 0, n_total_ = 0;
 };
 
 }  // namespace
@@ -123,13 +110,13 @@ Result<SearchedPrefix> SearchPrefix(Session& session, const Plugin& plugin,
     if (!status.ok()) return Error{status.error()};
     GuardSample sample{teacher.name, {}};
     ObservedMass mass;
-    RowMap rows(runner.n_prompt(), static_cast<int>(teacher.history.size()));
     {
-      const ScopedObserver observer(plugin, mass, rows);
+      const ScopedObserver observer(plugin, [&](std::span<const condense_observation> node) {
+        mass.Take(node.data(), node.size());
+      });
       status = TeacherForcedRun(session, teacher.history, [&](int decision, Logits logits) {
         const TopTwo sparse = FindTopTwo(logits);
         const ObservedMass::Decision omitted = mass.EndDecision();
-        rows.EndDecision();
         sample.decisions.push_back({sparse.margin, sparse.token == teacher.dense[decision - 1],
                                     omitted.mean, omitted.max});
         runner.Note("sparse, observed");

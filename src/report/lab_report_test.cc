@@ -31,10 +31,10 @@ class LabReportTest : public ReportTest {
  protected:
   // A folder with one file of these lines a rank.
   std::string Folder(const std::string& name, const std::vector<std::string>& files) {
-    fs::create_directories(folder_ / name);
+    fs::create_directories(Path(name));
     for (size_t rank = 0; rank < files.size(); ++rank)
-      File(fmt::format("{}/records-{}.jsonl", name, rank), files[rank]);
-    return folder_ / name;
+      Write(fmt::format("{}/records-{}.jsonl", name, rank), files[rank]);
+    return Path(name);
   }
   std::vector<LabRecords> Read(const std::vector<std::string>& files) {
     auto labs = ReadLabFolders({Folder("lab", files)});
@@ -88,14 +88,14 @@ TEST_F(LabReportTest, RanksAndFoldersAreOneExperiment) {
 
 TEST_F(LabReportTest, RefusesWhatIsNoFolderOfTheLab) {
   const auto refusal = [&](const std::string& folder) {
-    const std::string out = folder_ / "out.html";
+    const std::string out = Path("out.html");
     const Status status = WriteReport({folder}, out);
     EXPECT_FALSE(status.ok());
     EXPECT_FALSE(fs::exists(out));
     return status.error();
   };
-  fs::create_directories(folder_ / "empty");
-  EXPECT_THAT(refusal(folder_ / "empty"), HasSubstr("holds no records-*.jsonl: name one that"));
+  fs::create_directories(Path("empty"));
+  EXPECT_THAT(refusal(Path("empty")), HasSubstr("holds no records-*.jsonl: name one that"));
   const auto in_folder = [&](const std::string& lines) {
     const std::string folder = Folder("bad", {lines});
     return refusal(folder).substr(folder.size() + 1);
@@ -240,7 +240,7 @@ TEST_F(LabReportTest, LostRunsAreCounted) {
 
 TEST_F(LabReportTest, ThePageSaysWhatWasFoundFirstAndLinksItsRecords) {
   const std::string folder = Folder("a lab: 1", {ToLines(MakeLabRecords({}))});
-  const std::string out = folder_ / "report.html";
+  const std::string out = Path("report.html");
   const ExperimentNotes notes{
       .name = "survival",
       .title = "How long <sparse> goes on",
@@ -270,7 +270,7 @@ TEST_F(LabReportTest, ThePageSaysWhatWasFoundFirstAndLinksItsRecords) {
 
 TEST_F(LabReportTest, FoldersAndFilesStandOnOnePage) {
   const std::string folder = Folder("lab", {ToLines(MakeLabRecords({.needles = false}))});
-  const std::string page = Body(PageOf({File("compare.jsonl", Lines()), folder}));
+  const std::string page = Body(PageOf({Write("compare.jsonl", Lines()), folder}));
   EXPECT_THAT(page, HasSubstr("id=\"lab-survival\""));
   EXPECT_THAT(page, HasSubstr("id=\"run1-kl\""));
   EXPECT_THAT(page, Not(HasSubstr("id=\"lab-needle\"")));
