@@ -21,11 +21,12 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help run test install bench lint format clean distclean build
+.PHONY: help run test check-exact install bench lint format clean distclean build
 help:
 	@echo 'make run        set up, build, compare dense and sparse decoding on real weights; build/report.html'
 	@echo 'make test       set up, build, run every test (CONDENSE_SKIP_ASAN=1: without the sanitizers,'
 	@echo '               CONDENSE_SKIP_CROSS=1: without the ARM build)'
+	@echo 'make check-exact exact decoding against dense: every draft source and length, half an hour'
 	@echo 'make install    PREFIX=/usr/local: the command, the plug-in, the header'
 	@echo 'make bench      the benchmarks; build/bench.jsonl'
 	@echo 'make lint       clang-format and clang-tidy; make format: format in place'
@@ -44,6 +45,11 @@ test:
 	@scripts/setup.sh test
 	@$(MAKE) build CONFIGURE='-DCONDENSE_BUILD_TESTS=ON'
 	@scripts/test.sh $(RELEASE)
+
+check-exact:
+	@scripts/setup.sh run
+	@$(MAKE) build TARGETS='--target condense ggml-condense'
+	@$(PYTHON) scripts/check_exact.py $(RELEASE) $(ARGS)
 
 install:
 	@scripts/setup.sh install

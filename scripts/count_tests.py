@@ -2,9 +2,11 @@
 """Sums the JUnit files that ctest wrote into one line, "N passed, N failed, N skipped", and names what failed.
 
 A test that ctest could not start (no executable) counts as failed; one that skipped itself, with its reason in its
-output, as skipped. A result file that is not there is a failure of its own.
+output, as skipped. A result file that is not there is a failure of its own. A GoogleTest program that ran to its end
+counts as the cases that it reports: one entry of ctest may hold many.
 """
 
+import re
 import sys
 import xml.etree.ElementTree
 
@@ -19,6 +21,24 @@ def outcome(case):
     return "failed"
 
 
+def outcomes(case):
+    """(outcome, name) of every case that an entry of ctest stands for."""
+    name, output = case.get("name"), case.findtext("system-out") or ""
+    if not re.search(r"^\[={10}\] \d+ tests? from \d+ test suites? ran", output, re.M):
+        return [(outcome(case), name)]
+    found = []
+    for key in ("PASSED", "SKIPPED", "FAILED"):
+        counted = re.findall(rf"^\[ *{key} *\] (\d+) tests?[.,]", output, re.M)
+        # The list after the counts; the lines of the run itself end with the time taken.
+        named = re.findall(rf"^\[ *{key} *\] (\S+\.\S+?)(?:, where .*)?$", output, re.M)
+        n = int(counted[-1]) if counted else 0
+        named = list(dict.fromkeys(named))[-n:] if n else []
+        found += [(key.lower(), f"{name}: {one}") for one in named + ["a case"] * (n - len(named))]
+    if outcome(case) == "failed" and all(kind != "failed" for kind, _ in found):
+        found.append(("failed", name))  # after its last case: a leak
+    return found if len(found) > 1 else [(found[0][0] if found else outcome(case), name)]
+
+
 def main(paths):
     names = {"passed": [], "failed": [], "skipped": []}
     for path in paths:
@@ -29,7 +49,8 @@ def main(paths):
             names["failed"].append(path)
             continue
         for case in root.iter("testcase"):
-            names[outcome(case)].append(case.get("name"))
+            for kind, name in outcomes(case):
+                names[kind].append(name)
     for name in names["failed"]:
         print(f"failed: {name}")
     for name in names["skipped"]:

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Runs every test: first the fast ones under AddressSanitizer and UndefinedBehaviorSanitizer (unless
 # CONDENSE_SKIP_ASAN=1), then those of kernels, cache, policies and attention compiled for 64-bit ARM, under qemu-user
-# (unless CONDENSE_SKIP_CROSS=1, or on such a machine), then all of them in the release build, one at a time: two OpenMP
-# programs on the same cores crawl. The last line counts all.
+# (unless CONDENSE_SKIP_CROSS=1, or on such a machine), then all of them in the release build. Fast tests run on every
+# core; those with models and hosts one at a time (RUN_SERIAL): two OpenMP programs that spin on the same cores crawl. The
+# last line counts all.
 # test.sh RELEASE_DIR: the build tree of the main run.
 set -u
 cd "$(dirname "$0")/.."
@@ -17,7 +18,7 @@ run() { # name, build tree, further arguments of ctest
   mkdir -p build/log
   local xml=$PWD/build/log/$name.xml
   rm -f "$xml"
-  ctest --test-dir "$tree" --output-on-failure --no-tests=error --output-junit "$xml" -j1 "$@" || status=1
+  ctest --test-dir "$tree" --output-on-failure --no-tests=error --output-junit "$xml" -j"$(nproc)" "$@" || status=1
   results+=("$xml")
 }
 

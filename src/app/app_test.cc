@@ -111,6 +111,14 @@ TEST(Arguments, RunFlagsAndDefaults) {
   EXPECT_TRUE(parsed->run.raw);
   EXPECT_TRUE(parsed->verbose);
   EXPECT_EQ(Parse({"run", "-p", "hi"})->run.temperature, 0);
+  EXPECT_EQ(Parse({"run", "-p", "hi"})->run.mode, "sparse");
+  const Result<Arguments> exact = Parse({"run", "-p", "hi", "--mode", "exact", "--draft", "lookup",
+                                         "--draft-tokens", "8", "--verify-exact"});
+  ASSERT_TRUE(exact.ok()) << exact.error();
+  EXPECT_EQ(exact->run.mode, "exact");
+  EXPECT_EQ(exact->run.draft, "lookup");
+  EXPECT_EQ(exact->run.draft_tokens, "8");
+  EXPECT_TRUE(exact->run.verify_exact);
   EXPECT_EQ(Parse({"compare"})->compare.n_generate, 128);
 }
 

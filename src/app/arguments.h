@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/bench_arguments.h"
+#include "app/lab_arguments.h"
 #include "base/result.h"
 
 namespace condense {
@@ -43,6 +44,9 @@ struct RunFlags {
   double temperature = 0, top_p = 0.95, min_p = 0.05;
   int top_k = 40;
   int64_t seed = -1;  // -1: a new one each time
+  std::string mode = "sparse";
+  std::string draft, draft_tokens = "auto";  // of exact; draft "": the policy in force
+  bool verify_exact = false;
 };
 
 // `probe mass`.
@@ -87,6 +91,7 @@ struct Arguments {
     kProbe,
     kProfile,
     kBench,
+    kLab,
     kEnv,
     kPolicies,
     kInfo,
@@ -98,6 +103,7 @@ struct Arguments {
   ProbeFlags probe;
   ProfileFlags profile;
   BenchFlags bench;
+  LabFlags lab;
   std::string env_policy;
   DecodeFlags info;
   bool policies_json = false;

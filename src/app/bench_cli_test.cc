@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -11,27 +10,19 @@
 #include <thread>
 #include <vector>
 
-#include "app/process.h"
+#include "app/test_command.h"
 
 namespace condense {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class BenchCliTest : public ::testing::Test {
+class BenchCliTest : public CommandTest {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("condense_bench_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-    records_ = (folder_ / "records.jsonl").string();
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   Process Start(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), {CONDENSE_BINARY, "bench"});
-    return Process(arguments, folder_.string());
+    arguments.insert(arguments.begin(), "bench");
+    return CommandTest::Start(arguments);
   }
   std::vector<nlohmann::json> Records() const {
     std::vector<nlohmann::json> records;
@@ -48,8 +39,7 @@ class BenchCliTest : public ::testing::Test {
     EXPECT_THAT(outcome.out, IsEmpty());
   }
 
-  fs::path folder_;
-  std::string records_;
+  const std::string records_ = Path("records.jsonl");
 };
 
 TEST_F(BenchCliTest, EveryBenchmarkRunsAndWritesRecords) {

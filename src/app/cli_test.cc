@@ -4,40 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
-#include "app/process.h"
+#include "app/test_command.h"
 
 namespace condense {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class CliTest : public ::testing::Test {
+class CliTest : public CommandTest {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("condense_cli_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  Outcome Run(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), CONDENSE_BINARY);
-    setenv("CONDENSE_MODEL", CONDENSE_TEST_MODEL, 1);
-    return Process(arguments, folder_.string()).Wait();
-  }
-
-  std::string WriteFile(const std::string& name, const std::string& bytes) const {
-    std::string path = (folder_ / name).string();
-    std::ofstream(path, std::ios::binary)
-        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    return path;
-  }
+  Outcome Run(const std::vector<std::string>& arguments) const { return Start(arguments).Wait(); }
 
   // Refused as usage: code 2, nothing on stdout, one line that says why.
   void ExpectRefused(const std::vector<std::string>& arguments, const std::string& why) const {
@@ -47,8 +27,6 @@ class CliTest : public ::testing::Test {
     EXPECT_THAT(outcome.err, HasSubstr("condense: "));
     EXPECT_THAT(outcome.out, IsEmpty());
   }
-
-  fs::path folder_;
 };
 
 TEST_F(CliTest, HelpAndVersionSucceed) {
@@ -77,19 +55,19 @@ TEST_F(CliTest, NumbersThatMakeNoSense) {
 TEST_F(CliTest, Texts) {
   ExpectRefused({"compare", "-p", ""}, "empty");
   ExpectRefused({"run"}, "empty");
-  ExpectRefused({"compare", "-f", (folder_ / "none.txt").string()}, "none.txt': No such file");
-  ExpectRefused({"compare", "-f", folder_.string()}, "is a directory");
-  ExpectRefused({"compare", "-f", WriteFile("empty.txt", "")}, "is empty");
+  ExpectRefused({"compare", "-f", Path("none.txt")}, "none.txt': No such file");
+  ExpectRefused({"compare", "-f", folder_}, "is a directory");
+  ExpectRefused({"compare", "-f", Write("empty.txt", "")}, "is empty");
 }
 
 TEST_F(CliTest, Models) {
-  ExpectRefused({"compare", "-m", (folder_ / "none.gguf").string()}, "none.gguf': No such file");
-  ExpectRefused({"compare", "-m", WriteFile("text.gguf", "no model at all")}, "not a GGUF model");
+  ExpectRefused({"compare", "-m", Path("none.gguf")}, "none.gguf': No such file");
+  ExpectRefused({"compare", "-m", Write("text.gguf", "no model at all")}, "not a GGUF model");
   const std::string model = ReadBytes(CONDENSE_TEST_MODEL);
   ASSERT_GT(model.size(), 90000000u);
-  ExpectRefused({"compare", "-m", WriteFile("cut.gguf", model.substr(0, model.size() - 1000))},
+  ExpectRefused({"compare", "-m", Write("cut.gguf", model.substr(0, model.size() - 1000))},
                 "is truncated: tensor");
-  ExpectRefused({"info", "-m", WriteFile("head.gguf", model.substr(0, 5000))}, "truncated");
+  ExpectRefused({"info", "-m", Write("head.gguf", model.substr(0, 5000))}, "truncated");
 }
 
 TEST_F(CliTest, LengthsAndMemory) {
@@ -124,28 +102,45 @@ TEST_F(CliTest, Policies) {
   EXPECT_EQ(json.out.front(), '[');
 }
 
+TEST_F(CliTest, ExactDecoding) {
+  const auto refused = [&](std::vector<std::string> more, const std::string& why) {
+    more.insert(more.begin(), {"run", "-p", "hi"});
+    ExpectRefused(more, why);
+  };
+  refused({"--mode", "exat"}, "--mode");
+  refused({"--draft", "lookup"}, "--mode");
+  refused({"--mode", "sparse", "--verify-exact"}, "go with --mode exact");
+  refused({"--mode", "exact", "--draft-tokens", "17"}, "'17' is neither auto nor 1 to 16");
+  refused({"--mode", "exact", "--draft-tokens", "many"}, "'many' is neither");
+  refused({"--mode", "exact", "--draft", "quset"}, "did you mean 'quest'?");
+  refused({"--mode", "exact", "--draft", "lookup+quset"}, "did you mean 'quest'?");
+  refused({"--mode", "exact", "--draft", "lookup+"}, "names no policy");
+  refused({"--mode", "exact", "--policy", "dense"}, "dense reads everything");
+  refused({"--mode", "exact", "--policy", "mean", "--draft", "lookup"}, "both say what drafts");
+}
+
 TEST_F(CliTest, PolicyFiles) {
-  const std::string good = WriteFile("good, and so on.toml", "spec = \"mean:blocks=4\"\n");
+  const std::string good = Write("good, and so on.toml", "spec = \"mean:blocks=4\"\n");
   const Outcome env = Run({"env", "--policy", "@" + good});
   EXPECT_EQ(env.code, 0) << env.err;
   EXPECT_THAT(env.out, HasSubstr("export CONDENSE_POLICY='mean:blocks=4'"));
   setenv("CONDENSE_POLICY", ("@" + good).c_str(), 1);
   EXPECT_THAT(Run({"env"}).out, HasSubstr("export CONDENSE_POLICY='mean:blocks=4'"));
   unsetenv("CONDENSE_POLICY");
-  const std::string bad = WriteFile("bad.toml", "spec = \"mean\"\nspeck = \"mean\"\n");
+  const std::string bad = Write("bad.toml", "spec = \"mean\"\nspeck = \"mean\"\n");
   const std::string why = "policy file '" + bad + "', line 2: key 'speck' is unknown";
   ExpectRefused({"env", "--policy", "@" + bad}, why);
   ExpectRefused({"run", "-p", "hi", "--policy", "@" + bad}, why);
   ExpectRefused({"compare", "--policy", "@" + bad}, why);
   ExpectRefused({"probe", "mass", "--policy", "@" + bad}, why);
   ExpectRefused({"bench", "decode", "--policy", "@" + bad}, why);
-  ExpectRefused({"run", "-p", "hi", "--policy", "@" + (folder_ / "none.toml").string()},
+  ExpectRefused({"run", "-p", "hi", "--policy", "@" + Path("none.toml")},
                 "none.toml': cannot be read: No such file");
 }
 
 TEST_F(CliTest, PolicyFilesOfAnotherModelWarn) {
-  const std::string other = WriteFile(
-      "p.toml", "spec = \"mean\"\n[made]\nmodel = \"other.gguf\"\nmodel_sha256 = \"12\"\n");
+  const std::string other =
+      Write("p.toml", "spec = \"mean\"\n[made]\nmodel = \"other.gguf\"\nmodel_sha256 = \"12\"\n");
   const Outcome outcome = Run({"run", "-p", "hi", "-n", "2", "-c", "1", "--policy", "@" + other});
   EXPECT_EQ(outcome.code, 2) << "one row of cache is too few: refused before work, but warned";
   EXPECT_THAT(outcome.err, HasSubstr("was made for another model, other.gguf"));
@@ -178,7 +173,7 @@ TEST_F(CliTest, RecordsThatCannotBeWritten) {
 }
 
 TEST_F(CliTest, FilesThatAreNoRecordsStayAsTheyAre) {
-  const std::string diary = WriteFile("diary.txt", "dear diary\n");
+  const std::string diary = Write("diary.txt", "dear diary\n");
   ExpectRefused({"compare", "--prompt-tokens", "300", "-n", "4", "--records", diary},
                 "holds no records of Condense");
   EXPECT_EQ(ReadBytes(diary), "dear diary\n");

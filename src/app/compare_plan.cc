@@ -29,6 +29,12 @@ Result<std::vector<CompareCell>> NamedCells(const Plugin& plugin, const CompareF
 
 }  // namespace
 
+Result<Json> DescribedPolicies(const Plugin& plugin) {
+  Json policies = Json::parse(plugin.PoliciesJson(), nullptr, /*allow_exceptions=*/false);
+  if (!policies.is_array()) return Error{"the plug-in describes its policies in no valid JSON"};
+  return policies;
+}
+
 Result<CellPlan> PlanComparison(const Plugin& plugin, const CompareFlags& flags,
                                 double visible_rows) {
   Result<std::vector<CompareCell>> named = NamedCells(plugin, flags);
@@ -36,10 +42,10 @@ Result<CellPlan> PlanComparison(const Plugin& plugin, const CompareFlags& flags,
   CellPlan plan;
   std::vector<CompareCell> all = std::move(named.value());
   if (!flags.grid_names.empty()) {
-    const Json policies = Json::parse(plugin.PoliciesJson(), nullptr, false);
-    if (!policies.is_array()) return Error{"the plug-in describes its policies in no valid JSON"};
+    const Result<Json> policies = DescribedPolicies(plugin);
+    if (!policies.ok()) return Error{policies.error()};
     Result<CellPlan> grid =
-        PlanCells(policies, {flags.grid_names, flags.budgets, visible_rows},
+        PlanCells(policies.value(), {flags.grid_names, flags.budgets, visible_rows},
                   [&](const std::string& spec) { return plugin.SetPolicy(spec); });
     if (!grid.ok()) return Error{grid.error()};
     all.insert(all.end(), grid->cells.begin(), grid->cells.end());

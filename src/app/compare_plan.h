@@ -8,6 +8,9 @@
 
 namespace condense {
 
+// What condense_api.policies_json says; an error where that is no list.
+Result<Json> DescribedPolicies(const Plugin& plugin);
+
 // The cells of --policy (else, without --policies, the default ones), then those of --policies at
 // --budgets: canonical spellings, each once, without the rows that are always there.
 // `visible_rows`: mean over the decisions to come. Leaves another policy in force.

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -15,32 +14,21 @@
 #include <thread>
 #include <vector>
 
-#include "app/process.h"
+#include "app/test_command.h"
 
 namespace condense {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-class CompareTest : public ::testing::Test {
+class CompareTest : public CommandTest {
  protected:
-  void SetUp() override {
-    folder_ =
-        (fs::temp_directory_path() / ("condense_compare_" + std::to_string(getpid()))).string();
-    fs::create_directories(folder_);
-    setenv("CONDENSE_MODEL", CONDENSE_TEST_MODEL, 1);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   // One thread: a busy machine makes teams of threads wait for each other.
   Process Start(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), CONDENSE_BINARY);
     arguments.insert(arguments.end(), {"-t", "1"});
-    return Process(arguments, folder_);
+    return CommandTest::Start(arguments);
   }
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
 
   static std::vector<json> Records(const std::string& path) {
     std::vector<json> records;
@@ -63,8 +51,6 @@ class CompareTest : public ::testing::Test {
     }
     return rows;
   }
-
-  std::string folder_;
 };
 
 TEST_F(CompareTest, RecordsHoldTheirContract) {
@@ -159,16 +145,17 @@ std::vector<json> WithoutClocks(std::vector<json> records) {
 }
 
 TEST_F(CompareTest, PoliciesAtEqualBytesGoOnFromAnyByte) {
-  // mean reads summaries, random has none, sink has no budget of its own; 1 % is below all of them.
+  // mean reads summaries, random has none, sink has no budget of its own; 0.7 % is below all of
+  // them.
   const auto run = [&](const std::string& records, const char* n_generate) {
-    return Start({"compare", "--policies", "mean,random,sink", "--budgets", "1%,40%",
+    return Start({"compare", "--policies", "mean,random,sink", "--budgets", "0.7%,40%",
                   "--prompt-tokens", "500", "-n", n_generate, "--speed-pairs", "0", "--records",
                   records, "--report", Path("r.html")})
         .Wait();
   };
   const Outcome outcome = run(Path("whole.jsonl"), "5");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("mean:budget=1%: not run: 1% of the dense bytes"));
+  EXPECT_THAT(outcome.out, HasSubstr("mean:budget=0.7%: not run: 0.7% of the dense bytes"));
   EXPECT_THAT(outcome.out, HasSubstr("the least possible here is "));
   const std::vector<json> whole = Records(Path("whole.jsonl"));
   std::map<std::string, json> cells;
@@ -176,11 +163,11 @@ TEST_F(CompareTest, PoliciesAtEqualBytesGoOnFromAnyByte) {
     if (record["record"] == "cell") cells[record["policy"]] = record;
   }
   ASSERT_EQ(cells.size(), 8u) << "dense, control and three policies at two budgets";
-  EXPECT_EQ(cells.at("mean:budget=1%")["state"], "unmet");
-  const double least = cells.at("mean:budget=1%")["least_budget"];
+  EXPECT_EQ(cells.at("mean:budget=0.7%")["state"], "unmet");
+  const double least = cells.at("mean:budget=0.7%")["least_budget"];
   EXPECT_GT(least, 65.0 / 501) << "anchor and window";
   EXPECT_LT(least, 0.25) << "and summaries";
-  EXPECT_LT(cells.at("random:budget=1%")["least_budget"], least) << "has no summaries";
+  EXPECT_LT(cells.at("random:budget=0.7%")["least_budget"], least) << "has no summaries";
   const auto rows = Rows(whole);
   for (const char* policy : {"mean:budget=40%", "random:budget=40%", "sink:window=197"}) {
     ASSERT_TRUE(rows.contains(policy + std::string("/text"))) << policy;
@@ -314,6 +301,26 @@ TEST_F(CompareTest, RunIsGreedyAndRepeatable) {
   EXPECT_THAT(first.err, HasSubstr("set-up in the step after it "));
   EXPECT_THAT(first.err, HasSubstr("KV read "));
   EXPECT_THAT(first.err, HasSubstr("fallbacks: none"));
+}
+
+TEST_F(CompareTest, RunExactlyGivesTheTextOfDenseDecoding) {
+  const std::string text = ReadBytes("/usr/share/common-licenses/GPL-3").substr(0, 2500);
+  std::ofstream(Path("prompt.txt")) << text;
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"run", "--raw", "-f", Path("prompt.txt"), "-n", "20", "--temp", "0.8", "-s", "5"});
+    return Start(more).Wait();
+  };
+  const Outcome dense = run({"--policy", "dense"});
+  ASSERT_EQ(dense.code, 0) << dense.err;
+  const Outcome exact = run({"--mode", "exact", "--draft", "lookup+mean:blocks=2", "--draft-tokens",
+                             "4", "--verify-exact"});
+  EXPECT_EQ(exact.code, 0) << exact.err;
+  EXPECT_EQ(exact.out, dense.out);
+  EXPECT_THAT(exact.err, HasSubstr("draft lookup+mean:blocks=2, temperature 0.8, seed 5"));
+  EXPECT_THAT(exact.err, HasSubstr("2 to 5 rows give the bits of single steps"));
+  EXPECT_THAT(exact.err, HasSubstr("verifications, "));
+  EXPECT_THAT(exact.err, HasSubstr("all 20 tokens are those of dense decoding"));
 }
 
 TEST_F(CompareTest, RunSamplesBySeed) {

@@ -9,9 +9,11 @@
 #include <optional>
 
 #include "app/commands.h"
+#include "app/compare_plan.h"
 #include "app/exit_code.h"
 #include "app/output.h"
 #include "app/policy_check.h"
+#include "app/probe_plan.h"
 #include "app/prompt.h"
 #include "app/session_setup.h"
 #include "app/table.h"
@@ -162,8 +164,11 @@ int ProbeCommand(const ProbeFlags& flags) {
   if (!file.ok()) return Fail(kExitUsage, file.error());
   const Result<Plugin> plugin = LoadPlugin();
   if (!plugin.ok()) return Fail(kExitFailed, plugin.error());
+  const Result<Json> described = DescribedPolicies(plugin.value());
+  if (!described.ok()) return Fail(kExitFailed, described.error());
   const Result<ProbeArms> arms =
-      PlanProbe(flags.policy, [&](const std::string& spec) { return plugin->SetPolicy(spec); });
+      PlanProbe(described.value(), flags.policy,
+                [&](const std::string& spec) { return plugin->SetPolicy(spec); });
   if (!arms.ok()) return Fail(kExitUsage, arms.error());
   const Status checked = WarnOfOtherModels({&flags.policy, 1}, file.value());
   if (!checked.ok()) return Fail(kExitUsage, checked.error());

@@ -16,6 +16,7 @@
 #include "decode/sha256.h"
 #include "decode/stop.h"
 #include "lab/head_need.h"
+#include "select/registry.h"
 
 namespace condense {
 namespace {
@@ -152,8 +153,12 @@ int ProfileCommand(const ProfileFlags& flags) {
   fmt::print("{}: {} layers of {} KV heads, {} steps a layer; largest mass outside {:.2f} %\n",
              flags.output, needs->n_layers, needs->n_kv_heads, FormatCount(needs->n_steps),
              100 * needs->Largest());
-  fmt::print("use: duo:sink={},window={},profile={},sparsity=50%\n", flags.sink, flags.window,
-             flags.output);
+  const PolicySpec use{.name = "duo",
+                       .keys = {{"sink", std::to_string(flags.sink)},
+                                {"window", std::to_string(flags.window)},
+                                {"profile", flags.output},
+                                {"sparsity", "50%"}}};
+  fmt::print("use: {}\n", PrintSpec(use));
   return kExitOk;
 }
 

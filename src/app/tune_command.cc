@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "app/commands.h"
+#include "app/compare_plan.h"
 #include "app/exit_code.h"
 #include "app/machine.h"
 #include "app/output.h"
@@ -61,15 +62,18 @@ Result<double> ReadConfidence(const std::string& text) {
 Result<std::vector<std::vector<CompareCell>>> PlanRungs(const Plugin& plugin,
                                                         const TuneFlags& flags,
                                                         double visible_rows) {
-  const Json described = Json::parse(plugin.PoliciesJson(), nullptr, false);
-  if (!described.is_array()) return Error{"the plug-in describes its policies in no valid JSON"};
+  const Result<Json> described = DescribedPolicies(plugin);
+  if (!described.ok()) return Error{described.error()};
   const std::vector<double> ladder(std::begin(kTuneLadder), std::end(kTuneLadder));
   std::vector<std::vector<CompareCell>> policies;
-  for (const std::string& name : flags.policies) {
+  for (size_t i = 0; i < flags.policies.size(); ++i) {
+    const std::string& name = flags.policies[i];
+    const auto here = flags.policies.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(flags.policies.begin(), here, name) != here) continue;
     if (name == "all")
       return Error{"--policies: name the policies to try: all has some that read everything"};
     Result<CellPlan> plan =
-        PlanCells(described, {{name}, ladder, visible_rows},
+        PlanCells(described.value(), {{name}, ladder, visible_rows},
                   [&](const std::string& spec) { return plugin.SetPolicy(spec); });
     if (!plan.ok()) return Error{plan.error()};
     if (!plan->left_out.empty()) return Error{"--policies: " + plan->left_out[0].reason};
@@ -379,10 +383,11 @@ int TuneCommand(const TuneFlags& flags, const std::vector<std::string>& argv) {
   }
   const TuneTarget& target = setup.spec.target;
   if (outcome->candidates.empty()) {
-    return Fail(kExitUnmet,
-                fmt::format("no setting of {} up to {} % of dense's bytes met {} on the part that "
-                            "was searched: no policy file was written",
-                            JoinNames(flags.policies), 100 * kTuneLadder[7], PrintTarget(target)));
+    return Fail(
+        kExitUnmet,
+        fmt::format("no setting of {} up to {} of dense's bytes met {} on the part that "
+                    "was searched: no policy file was written",
+                    JoinNames(flags.policies), PrintPercent(kTuneLadder[7]), PrintTarget(target)));
   }
   fmt::print("\n{}{}{}", CandidateTable(target, outcome.value()),
              BoundWords(flags, outcome.value()), FloorWords(target, outcome.value()));

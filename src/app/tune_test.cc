@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "app/process.h"
+#include "app/test_command.h"
 
 namespace condense {
 namespace {
@@ -16,28 +16,19 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class TuneTest : public ::testing::Test {
+class TuneTest : public CommandTest {
  protected:
-  void SetUp() override {
-    folder_ = (fs::temp_directory_path() / ("condense_tune_" + std::to_string(getpid()))).string();
-    fs::create_directories(folder_);
-    setenv("CONDENSE_MODEL", CONDENSE_TEST_MODEL, 1);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   // One thread: a busy machine makes teams of threads wait for each other.
   Outcome Run(std::vector<std::string> arguments, const char* threads = "1") const {
-    arguments.insert(arguments.begin(), CONDENSE_BINARY);
     arguments.insert(arguments.end(), {"-t", threads});
-    return Process(arguments, folder_).Wait();
+    return Start(arguments).Wait();
   }
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
   std::vector<std::string> Tune(const std::string& target) const {
     return {"tune",
             "--target",
             target,
             "--policies",
-            "mean",
+            "mean,mean",
             "--prefixes",
             "2",
             "--records",
@@ -51,8 +42,6 @@ class TuneTest : public ::testing::Test {
             "--confidence",
             "80%"};
   }
-
-  std::string folder_;
 };
 
 TEST_F(TuneTest, WritesAPolicyFileThatOtherCommandsTake) {
@@ -60,6 +49,9 @@ TEST_F(TuneTest, WritesAPolicyFileThatOtherCommandsTake) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("1 to search on, 1 held out (n = 5)"));
   EXPECT_THAT(outcome.out, HasSubstr("not run: ")) << "600 tokens are too few for 2 %";
+  const std::string first = "prefix 1: mean:budget=8%: ";
+  EXPECT_THAT(outcome.out, HasSubstr(first));
+  EXPECT_EQ(outcome.out.find(first), outcome.out.rfind(first)) << "a policy named twice runs once";
   const std::string file = ReadBytes(Path("p.toml"));
   EXPECT_THAT(file, HasSubstr("spec = 'mean:budget="));
   EXPECT_THAT(file, HasSubstr("target = 'kl=20'"));
@@ -141,10 +133,13 @@ TEST_F(TuneTest, ProfileIsReadByDuoAndDeterministic) {
   EXPECT_EQ(profile("b.tsv", "2").code, 0);
   EXPECT_EQ(ReadBytes(Path("b.tsv")), text);
 
-  std::ofstream(Path("p.toml")) << "spec = \"duo:sparsity=50%\"\n[keys]\nprofile = '"
-                                << Path("a, b.tsv") << "'\n";
-  const Outcome compare = Run({"compare", "--prompt-tokens", "500", "-n", "3", "--speed-pairs", "0",
-                               "--policy", "@" + Path("p.toml")});
+  // What it says to use is a spec, the comma of the path escaped.
+  const size_t use = outcome.out.find("use: duo:");
+  ASSERT_NE(use, std::string::npos) << outcome.out;
+  const std::string spec = outcome.out.substr(use + 5, outcome.out.find('\n', use) - use - 5);
+  EXPECT_THAT(spec, HasSubstr("a\\, b.tsv"));
+  const Outcome compare =
+      Run({"compare", "--prompt-tokens", "500", "-n", "3", "--speed-pairs", "0", "--policy", spec});
   EXPECT_EQ(compare.code, 0) << compare.err;
   EXPECT_THAT(compare.out, HasSubstr("duo:"));
   const Outcome short_prompt =

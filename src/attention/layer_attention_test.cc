@@ -12,7 +12,7 @@
 
 #include "attention/workspace.h"
 #include "kernels/summary.h"
-#include "select/registry.h"
+#include "select/test_choice.h"
 
 namespace condense {
 namespace {
@@ -111,12 +111,6 @@ struct Made {
     return o;
   }
 };
-
-std::unique_ptr<Policy> Make(const char* spec) {
-  Result<BoundPolicy> made = MakePolicy(spec);
-  CONDENSE_CHECK(made.ok());
-  return std::move(made->policy);
-}
 
 void Attend(const AttentionNode& node, const char* spec, int n_threads, LayerCache* cache = nullptr,
             std::vector<StepCount>* steps = nullptr) {

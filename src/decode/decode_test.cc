@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/test_folder.h"
 #include "decode/model_file.h"
 #include "decode/plugin.h"
 #include "decode/session.h"
@@ -21,15 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class ModelFileTest : public ::testing::Test {
+class ModelFileTest : public FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("condense_decode_test_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-    path_ = (folder_ / "model.gguf").string();
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   // A GGUF file of a made-up shape: 3 layers, 4 query heads, KV heads as given, head size 64.
   void WriteModel(const std::vector<int32_t>& kv_heads) {
     gguf_context* gguf = gguf_init_empty();
@@ -53,8 +47,7 @@ class ModelFileTest : public ::testing::Test {
     gguf_free(gguf);
   }
 
-  fs::path folder_;
-  std::string path_;
+  const std::string path_ = Path("model.gguf");
 };
 
 TEST_F(ModelFileTest, ReadsShapeAndKvBytes) {
@@ -103,20 +96,19 @@ TEST_F(ModelFileTest, RefusesEveryTruncation) {
 
 TEST_F(ModelFileTest, RefusesWhatIsNoModel) {
   EXPECT_NE(ReadModelFile(path_).error().find("No such file"), std::string::npos);
-  EXPECT_NE(ReadModelFile(folder_.string()).error().find("is a directory"), std::string::npos);
+  EXPECT_NE(ReadModelFile(folder_).error().find("is a directory"), std::string::npos);
   std::ofstream(path_) << "hello, this is text";
   EXPECT_NE(ReadModelFile(path_).error().find("not a GGUF model"), std::string::npos);
 }
 
-TEST(Sha256, KnownDigests) {
+class Sha256 : public FolderTest {};
+
+TEST_F(Sha256, KnownDigests) {
   // FIPS 180-4 examples.
   EXPECT_EQ(TextSha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(TextSha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  const fs::path path = fs::temp_directory_path() / ("condense_sha_" + std::to_string(getpid()));
-  std::ofstream(path) << "abc";
-  EXPECT_EQ(FileSha256(path.string()).value(), TextSha256("abc"));
-  fs::remove(path);
-  EXPECT_FALSE(FileSha256(path.string()).ok());
+  EXPECT_EQ(FileSha256(Write("abc", "abc")).value(), TextSha256("abc"));
+  EXPECT_FALSE(FileSha256(Path("none")).ok());
 }
 
 TEST(Stop, SignalSetsTheFlagOnce) {

@@ -10,6 +10,7 @@
 #include "kernels/attend_expect.h"
 #include "kernels/target.h"
 #include "kernels/test_case.h"
+#include "kernels/test_target.h"
 
 namespace condense {
 namespace {
@@ -118,11 +119,7 @@ std::vector<KernelCase> Cases() {
   return cases;
 }
 
-class AttendRowsTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ASSERT_TRUE(ForceTarget(GetParam()).ok()); }
-  void TearDown() override { ASSERT_TRUE(ForceTarget("").ok()); }
-};
+class AttendRowsTest : public OneTargetTest {};
 
 INSTANTIATE_TEST_SUITE_P(Targets, AttendRowsTest, ::testing::ValuesIn(AvailableTargets()),
                          [](const auto& param_info) { return param_info.param; });

@@ -15,19 +15,13 @@
 #include "kernels/reference.h"
 #include "kernels/target.h"
 #include "kernels/test_case.h"
+#include "kernels/test_target.h"
 
 namespace condense {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-class AttendTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(ForceTarget(GetParam()).ok());
-    ASSERT_EQ(CurrentTarget(), GetParam());
-  }
-  void TearDown() override { ASSERT_TRUE(ForceTarget("").ok()); }
-};
+class AttendTest : public OneTargetTest {};
 
 INSTANTIATE_TEST_SUITE_P(Targets, AttendTest, ::testing::ValuesIn(AvailableTargets()),
                          [](const auto& param_info) { return param_info.param; });

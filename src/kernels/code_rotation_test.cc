@@ -10,17 +10,14 @@
 #include "kernels/key_axes.h"
 #include "kernels/moments.h"
 #include "kernels/reference.h"
+#include "kernels/test_target.h"
 
 namespace condense {
 namespace {
 
 constexpr double kUnit = 0x1p-24;
 
-class CodeRotationTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ASSERT_TRUE(ForceTarget(GetParam()).ok()); }
-  void TearDown() override { ASSERT_TRUE(ForceTarget("").ok()); }
-};
+class CodeRotationTest : public OneTargetTest {};
 
 INSTANTIATE_TEST_SUITE_P(Targets, CodeRotationTest, ::testing::ValuesIn(AvailableTargets()),
                          [](const auto& param_info) { return param_info.param; });

@@ -7,15 +7,12 @@
 #include <random>
 
 #include "kernels/test_case.h"
+#include "kernels/test_target.h"
 
 namespace condense {
 namespace {
 
-class QuantizeTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ASSERT_TRUE(ForceTarget(GetParam()).ok()); }
-  void TearDown() override { ASSERT_TRUE(ForceTarget("").ok()); }
-};
+class QuantizeTest : public OneTargetTest {};
 
 INSTANTIATE_TEST_SUITE_P(Targets, QuantizeTest, ::testing::ValuesIn(AvailableTargets()),
                          [](const auto& param_info) { return param_info.param; });

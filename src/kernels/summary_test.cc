@@ -9,17 +9,14 @@
 #include "kernels/reference.h"
 #include "kernels/target.h"
 #include "kernels/test_case.h"
+#include "kernels/test_target.h"
 
 namespace condense {
 namespace {
 
 constexpr double kUnit = 0x1p-24;
 
-class SummaryTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ASSERT_TRUE(ForceTarget(GetParam()).ok()); }
-  void TearDown() override { ASSERT_TRUE(ForceTarget("").ok()); }
-};
+class SummaryTest : public OneTargetTest {};
 
 INSTANTIATE_TEST_SUITE_P(Targets, SummaryTest, ::testing::ValuesIn(AvailableTargets()),
                          [](const auto& param_info) { return param_info.param; });

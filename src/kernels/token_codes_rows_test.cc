@@ -6,6 +6,7 @@
 
 #include "kernels/codes_case.h"
 #include "kernels/target.h"
+#include "kernels/test_target.h"
 
 namespace condense {
 namespace {
@@ -13,11 +14,7 @@ namespace {
 constexpr uint64_t kMasks[] = {0xAAAAAAAAAAAAAAAAu, 0x00FF00FF00FF00FFu, 1, uint64_t{1} << 63,
                                0x8000000000000001u};
 
-class TokenCodesRowsTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ASSERT_TRUE(ForceTarget(GetParam()).ok()); }
-  void TearDown() override { ASSERT_TRUE(ForceTarget("").ok()); }
-};
+class TokenCodesRowsTest : public OneTargetTest {};
 
 bool Counts(uint64_t mask, int row) { return (mask >> row & 1) != 0; }
 

@@ -12,6 +12,7 @@
 
 #include "kernels/codes_case.h"
 #include "kernels/reference.h"
+#include "kernels/test_target.h"
 
 namespace condense {
 namespace {
@@ -19,11 +20,7 @@ namespace {
 constexpr double kUnit = 0x1p-24;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-class TokenCodesTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ASSERT_TRUE(ForceTarget(GetParam()).ok()); }
-  void TearDown() override { ASSERT_TRUE(ForceTarget("").ok()); }
-};
+class TokenCodesTest : public OneTargetTest {};
 
 INSTANTIATE_TEST_SUITE_P(Targets, TokenCodesTest, ::testing::ValuesIn(AvailableTargets()),
                          [](const auto& param_info) { return param_info.param; });

@@ -10,15 +10,12 @@
 #include <random>
 
 #include "kernels/target.h"
+#include "kernels/test_target.h"
 
 namespace condense {
 namespace {
 
-class TopScoresTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ASSERT_TRUE(ForceTarget(GetParam()).ok()); }
-  void TearDown() override { ASSERT_TRUE(ForceTarget("").ok()); }
-};
+class TopScoresTest : public OneTargetTest {};
 
 INSTANTIATE_TEST_SUITE_P(Targets, TopScoresTest, ::testing::ValuesIn(AvailableTargets()),
                          [](const auto& param_info) { return param_info.param; });

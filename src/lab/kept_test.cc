@@ -3,27 +3,25 @@
 #include "lab/kept.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "base/test_folder.h"
+
 namespace condense {
 namespace {
 
-class KeptTest : public ::testing::Test {
+class KeptTest : public FolderTest {
  protected:
   void SetUp() override {
-    path_ = (std::filesystem::temp_directory_path() / ("condense_kept_" + std::to_string(getpid())))
-                .string();
     run_.program = "condense compare";
     run_.commit = "abc";
     run_.model_sha256 = "m";
     run_.n_prompt = 700;
     run_.n_generate = 9;
   }
-  void TearDown() override { std::filesystem::remove(path_); }
 
   // A run of dense and one policy, and the file's sizes after each line that ends something.
   std::vector<uint64_t> WriteRun() {
@@ -64,7 +62,7 @@ class KeptTest : public ::testing::Test {
   }
   void Put(const std::string& bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
 
-  std::string path_;
+  const std::string path_ = Path("records.jsonl");
   RunRecord run_;
 };
 

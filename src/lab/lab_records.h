@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "decode/plugin.h"
+#include "lab/compare.h"
 #include "lab/experiment.h"
 #include "lab/lab_cell.h"
 #include "lab/prefix_spec.h"
@@ -30,7 +31,7 @@ struct ItemRecord {
   int first_token = 0;
   bool first_token_match = false;  // null in the record where none is expected
   bool full_match = false;         // the whole answer; where it is judged as text, score 1
-  double score = 0;  // share of `expected` that the answer holds
+  double score = 0;                // share of `expected` that the answer holds
   // From the plug-in's counters over the item's one-row steps: see Count.
   double kv_read_share = 1;
   uint64_t k_bytes = 0, v_bytes = 0, summary_bytes = 0, dense_bytes = 0;
@@ -41,8 +42,16 @@ struct ItemRecord {
 };
 Json ToJson(const ItemRecord& record);
 
+// The `run` line of a model: the record without a text and its lengths, which cells have, with
+// whether the program's tree was clean and which rank of how many writes.
+Json RunLine(const RunRecord& run, int rank, int n_ranks);
+
 // A `prompt` line with the prefix's text, its hash and its place.
 Json PromptLine(const LabPrefix& prefix, const PromptRecord& record);
+
+// The lines of one row of a comparison, but for its end.
+std::vector<Json> RowLines(const CompareRow& row, const std::string& model,
+                           const std::string& model_sha256);
 
 Json ToJson(const PublishedFigure& figure);
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/test_folder.h"
 #include "lab/compare.h"
 #include "lab/observation.h"
 #include "lab/records.h"
@@ -23,14 +24,9 @@ std::vector<std::string> ReadLines(const std::string& path) {
   return lines;
 }
 
-class RecordsTest : public ::testing::Test {
+class RecordsTest : public FolderTest {
  protected:
-  void SetUp() override {
-    path_ = (std::filesystem::temp_directory_path() / ("condense_lab_" + std::to_string(getpid())))
-                .string();
-  }
-  void TearDown() override { std::filesystem::remove(path_); }
-  std::string path_;
+  const std::string path_ = Path("records.jsonl");
 };
 
 TEST_F(RecordsTest, EachLineIsThereOnceWritten) {

@@ -62,15 +62,6 @@ struct MassProbe {
   TeacherFigures figures;          // the four margin cases among them
 };
 
-// The specs of the base and of the oracle that go with a policy of the common frame: its own keys,
-// without blocks; and the oracle's name before them. `canonical` spells a spec or refuses it.
-struct ProbeArms {
-  std::string policy, base, oracle;
-};
-Result<ProbeArms> PlanProbe(
-    const std::string& policy,
-    const std::function<Result<std::string>(const std::string& spec)>& canonical);
-
 // `spec` with every layer before `layer` kept dense.
 std::string WithDenseBefore(const std::string& spec, int layer);
 

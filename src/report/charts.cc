@@ -354,9 +354,8 @@ std::vector<Chart> MakeCharts(const RunView& view) {
     AddMargins(view, charts);
   }
   for (Chart& chart : charts) {
-    chart.description =
-        fmt::format("{}, {} policies. The figures are in the table below the chart.", chart.title,
-                    view.SparseRows().size());
+    chart.description = fmt::format("{}, {}. The figures are in the table below the chart.",
+                                    chart.title, CountRows(view, view.SparseRows().size()));
     chart.spec["description"] = chart.description;
   }
   return charts;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "report/html.h"
+#include "report/tables.h"
 
 namespace condense::report {
 namespace {
@@ -18,7 +19,7 @@ class Names {
   std::string operator()(const PolicyRow& row) {
     // A letter of a grid stands for all budgets.
     if (!row.is_sparse() || row.budget) return SpecHtml(row.policy);
-    std::string name = fmt::format("<b class=\"key c{}\">{}</b>", row.colour + 1, row.key);
+    std::string name = KeyHtml(row);
     if (named_.insert(row.policy).second) name += "&nbsp;" + SpecHtml(row.policy);
     return name;
   }
@@ -103,15 +104,15 @@ std::string Autonomous(const RunView& view, Names& name) {
   if (n_known == 0) return "";
   const std::string horizon = FormatCount(view.Horizon());
   if (!first) {
-    return fmt::format("Writing freely, {} wrote dense’s text through all {} decisions. ",
-                       n_known == 1 ? "the policy" : fmt::format("each of {} policies", n_known),
-                       horizon);
+    return fmt::format(
+        "Writing freely, {} wrote dense’s text through all {} decisions. ",
+        n_known == 1 ? "the policy" : fmt::format("each of {}", CountRows(view, n_known)), horizon);
   }
-  std::string out =
-      fmt::format("Writing freely, {} departed from dense’s text within {} decisions",
-                  n_known == 1 ? "the policy"
-                               : fmt::format("{} of {} policies", n_known - n_survivors, n_known),
-                  horizon);
+  std::string out = fmt::format(
+      "Writing freely, {} departed from dense’s text within {} decisions",
+      n_known == 1 ? "the policy"
+                   : fmt::format("{} of {}", n_known - n_survivors, CountRows(view, n_known)),
+      horizon);
   const double t_first = *Number(first->Main(), "t_div"), t_last = *Number(last->Main(), "t_div");
   if (first == last) {
     out += fmt::format(": {} at decision {}", name(*first), FormatCount(t_first));
@@ -121,7 +122,7 @@ std::string Autonomous(const RunView& view, Names& name) {
     out += fmt::format(": the first difference is {}’s at decision {}, the last {}’s at {}",
                        name(*first), FormatCount(t_first), name(*last), FormatCount(t_last));
   }
-  if (view.is_grid() && n_survivors > 0) survivors = fmt::format("{} rows", n_survivors);
+  if (view.is_grid() && n_survivors > 0) survivors = CountRows(view, n_survivors);
   out += n_survivors ? fmt::format("; {} wrote the same to the end. ", survivors) : ". ";
   return out;
 }
@@ -154,7 +155,8 @@ std::string NoiseFloor(const RunView& view, const std::string& teacher, Names& n
     ++n_same;
     if (!view.is_grid()) same += (same.empty() ? "" : ", ") + name(*row);
   }
-  if (view.is_grid() && n_same > 0) same = fmt::format("{} of {} rows", n_same, ranked.size());
+  if (view.is_grid() && n_same > 0)
+    same = fmt::format("{} of {}", n_same, CountRows(view, ranked.size()));
   if (floor && same.empty() && !view.SparseRows().empty())
     out += "Every policy lies below that interval: sparsity, not rounding, changed decisions.";
   else if (!same.empty())

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "report/html.h"
 #include "report/tables.h"
@@ -31,8 +30,7 @@ std::string BudgetText(std::optional<double> budget) {
 std::string Head(const RunView& view, const std::string& name, int n_rows) {
   std::string swatch;
   for (const PolicyRow& row : view.rows)
-    if (row.is_sparse() && row.name == name)
-      swatch = fmt::format("<b class=\"key c{}\">{}</b> ", row.colour + 1, row.key);
+    if (row.is_sparse() && row.name == name) swatch = KeyHtml(row) + " ";
   return fmt::format("<th scope=\"rowgroup\"{}>{}{}</th>",
                      n_rows > 1 ? fmt::format(" rowspan=\"{}\"", n_rows) : "", swatch,
                      SpecHtml(name));
@@ -42,18 +40,6 @@ std::string PlusMinus(const Json& line) {
   const auto error = Number(line, "kl_stderr");
   return error ? fmt::format("<span class=\"interval\">± {}</span>", FormatNumber(1.96 * *error))
                : "";
-}
-
-std::string PplChange(const Json& line) {
-  const auto ratio = Number(line, "ppl_ratio");
-  if (!ratio) return FigureHtml(line, "ppl_ratio", FormatNumber);
-  std::string out = fmt::format("<data class=\"ppl_ratio\" value=\"{}\">{}</data>",
-                                RawNumber(*ratio), FormatSignedPercent(*ratio - 1));
-  const auto low = Number(line, "ppl_ratio_low"), high = Number(line, "ppl_ratio_high");
-  if (low && high)
-    out += fmt::format("<span class=\"interval\">{} to {}</span>", FormatSignedPercent(*low - 1),
-                       FormatSignedPercent(*high - 1));
-  return out;
 }
 
 // Steps that ran dense make a row read more than was asked for.
@@ -77,7 +63,7 @@ std::string Figures(const RunView& view, const PolicyRow& row) {
            FigureHtml(line, "tf_match", FormatPercent) +
                IntervalHtml(line, "tf_match_low", "tf_match_high", FormatPercent),
            FigureHtml(line, "kl_mean", FormatNumber) + PlusMinus(line),
-           PplChange(line),
+           PplChangeHtml(line),
            FigureHtml(line, "omitted_mass_mean", FormatPercent),
            DivergenceHtml(row.Main(), "t_div"),
            DivergenceHtml(row.Main(), "t_sig"),
@@ -163,18 +149,6 @@ std::string LeftOutHtml(const RunView& view) {
       out += fmt::format("<li>{} was left out: {}</li>\n", SpecHtml(Text(cell, "policy")),
                          EscapeHtml(Text(cell, "reason")));
   return out.empty() ? "" : "<ul class=\"notes\" aria-label=\"Left out\">\n" + out + "</ul>\n";
-}
-
-std::string GridLegendHtml(const RunView& view) {
-  std::string out = "<ul class=\"legend\" aria-label=\"Letters and colours of the policies\">\n";
-  std::string last;
-  for (const PolicyRow* row : view.SparseRows()) {
-    if (row->name == last) continue;
-    last = row->name;
-    out += fmt::format("<li><b class=\"key c{}\">{}</b>&nbsp;{}</li>\n", row->colour + 1, row->key,
-                       SpecHtml(row->name));
-  }
-  return out + "</ul>\n";
 }
 
 }  // namespace condense::report

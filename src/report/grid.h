@@ -14,7 +14,4 @@ std::string GridTable(const RunView& view);
 // HTML of a <ul> of the policies that were left out; empty where there is none.
 std::string LeftOutHtml(const RunView& view);
 
-// Of each policy's name once: letter, colour, name.
-std::string GridLegendHtml(const RunView& view);
-
 }  // namespace condense::report

@@ -120,7 +120,8 @@ void PlaceLetters(Json& points, const Extent& x, const Extent& y) {
       });
     };
     while (lane + 1 < kLanes && !is_free(lane)) ++lane;
-    points[i]["lane"] = lane;
+    // Drawn a pixel nearer than it is reckoned.
+    points[i]["letter_dx"] = kLaneWidth * (lane + 1) - 1;
     taken.push_back({taken[i].x + kLaneWidth * (lane + 1), taken[i].y});
   }
 }
@@ -239,7 +240,7 @@ void AddSurvival(const RunView& view, std::vector<Chart>& charts) {
 void AddHeadMass(const RunView& view, std::vector<Chart>& charts) {
   Json points = Json::array(), totals = Json::array();
   for (const PolicyRow* row : view.SparseRows()) {
-    double least = 1;
+    double least = INFINITY;
     Json weakest = nullptr;
     for (const Json& line : view.records->layers) {
       if (Text(line, "policy") != row->policy || Text(line, "teacher") != view.MainTeacher() ||

@@ -51,7 +51,7 @@ TEST_F(GridTest, GridHasALineForEveryPolicyAndBudget) {
 }
 
 TEST_F(GridTest, ParetoFrontHoldsWhatNothingBeats) {
-  const std::string file = File("records.jsonl", Lines(MadeGrid()));
+  const std::string file = Write("records.jsonl", Lines(MadeGrid()));
   std::vector<RunRecords> runs;
   ASSERT_TRUE(ReadRecords(file, runs).ok());
   const std::vector<Chart> charts = MakeCharts(MakeView(runs[0], 0));
@@ -76,6 +76,36 @@ TEST_F(GridTest, ParetoFrontHoldsWhatNothingBeats) {
     EXPECT_EQ(on_front, !beaten) << point["label"];
   }
   EXPECT_EQ(data["control"].size(), 1u) << "the noise floor";
+}
+
+// A policy stands in as many rows as it has budgets: counts of rows are not counts of policies.
+TEST_F(GridTest, CountsAreOfRows) {
+  const std::string page = Body(Page(Lines(MadeGrid())));
+  EXPECT_THAT(page, HasSubstr("Writing freely, 3 of 3 rows departed from dense’s text"));
+  EXPECT_THAT(page, HasSubstr("by this measure not to be told from rounding: 3 of 3 rows."));
+  const std::string file = Write("records.jsonl", Lines(MadeGrid()));
+  std::vector<RunRecords> runs;
+  ASSERT_TRUE(ReadRecords(file, runs).ok());
+  for (const Chart& chart : MakeCharts(MakeView(runs[0], 0)))
+    EXPECT_EQ(chart.description,
+              chart.title + ", 3 rows. The figures are in the table below the chart.");
+}
+
+TEST_F(GridTest, HeadsThatRecoveredAllAreInTheTable) {
+  std::vector<Json> records = MakeRecords(MadeGrid());
+  for (Json& record : records)
+    if (record["record"] == "layer" && record["policy"] == "quest:budget=20%")
+      record["omitted_mass_heads"] = std::vector<double>(9, 0);
+  const std::string file = Write("records.jsonl", ToLines(records));
+  std::vector<RunRecords> runs;
+  ASSERT_TRUE(ReadRecords(file, runs).ok());
+  for (const Chart& chart : MakeCharts(MakeView(runs[0], 0))) {
+    if (chart.id != "run1-heads") continue;
+    EXPECT_THAT(chart.table, HasSubstr("<td class=\"word\">quest 20 %</td><td>100 %</td>"
+                                       "<td class=\"word\">layer 0, head 0</td>"));
+    return;
+  }
+  FAIL() << "no chart of heads";
 }
 
 TEST_F(GridTest, NewKindsOfRecordsAreChecked) {

@@ -93,78 +93,78 @@ constexpr std::array kNumberFields = {"threads",
                                       "positions_a_column",
                                       "decisions_a_line"};
 
-bool IsPiece(const Json& piece) {
-  if (piece.is_string()) return true;
-  return piece.is_array() && std::all_of(piece.begin(), piece.end(), [](const Json& byte) {
-           return byte.is_number_integer() && byte >= 0 && byte <= 255;
-         });
+bool IsText(const Json& value) { return value.is_string(); }
+bool IsNumber(const Json& value) { return value.is_number(); }
+bool IsInteger(const Json& value) { return value.is_number_integer(); }
+bool IsBool(const Json& value) { return value.is_boolean() || value.is_number(); }
+bool IsByte(const Json& value) { return value.is_number_integer() && value >= 0 && value <= 255; }
+bool IsSpan(const Json& value) { return Number(value, "length") && Number(value, "share"); }
+
+template <bool (*fits)(const Json&)>
+bool IsListOf(const Json& value) {
+  return value.is_array() && std::all_of(value.begin(), value.end(), fits);
 }
+
+bool IsPiece(const Json& value) { return value.is_string() || IsListOf<IsByte>(value); }
+
+bool IsCounts(const Json& value) {
+  return value.is_object() && std::all_of(value.begin(), value.end(), IsNumber);
+}
+
+struct Field {
+  const char* key;
+  bool (*fits)(const Json&);
+  const char* kind;
+};
+
+// Fields that are neither a text nor a number.
+constexpr Field kOtherFields[] = {
+    {"match", IsBool, "true or false"},
+    {"survived", IsBool, "true or false"},
+    {"dense_text", IsListOf<IsPiece>, "a list of pieces"},
+    {"autonomous_text", IsListOf<IsPiece>, "a list of pieces"},
+    {"dense_tokens", IsListOf<IsInteger>, "a list of token ids"},
+    {"autonomous_tokens", IsListOf<IsInteger>, "a list of token ids"},
+    {"omitted_mass_heads", IsListOf<IsNumber>, "a list of numbers"},
+    {"survival", IsListOf<IsSpan>, "a list of spans"},
+    {"map", IsListOf<IsText>, "a list of lines"},
+    {"fallbacks", IsCounts, "an object of counts"},
+};
 
 // What is wrong with a record's fields, or nothing.
 std::optional<std::string> WrongField(const Json& record) {
-  const auto wrong = [&](const char* key, auto&& fits, const char* kind) {
-    const auto it = record.find(key);
-    return it != record.end() && !it->is_null() && !fits(*it)
-               ? std::optional(fmt::format("field '{}' is not {}", key, kind))
+  const auto wrong = [&](const Field& field) {
+    const auto it = record.find(field.key);
+    return it != record.end() && !it->is_null() && !field.fits(*it)
+               ? std::optional(fmt::format("field '{}' is not {}", field.key, field.kind))
                : std::nullopt;
   };
-  const auto is_text = [](const Json& v) { return v.is_string(); };
-  const auto is_number = [](const Json& v) { return v.is_number(); };
-  const auto is_bool = [](const Json& v) { return v.is_boolean() || v.is_number(); };
-  const auto is_counts = [](const Json& v) {
-    return v.is_object() &&
-           std::all_of(v.begin(), v.end(), [](const Json& count) { return count.is_number(); });
-  };
-  const auto is_pieces = [](const Json& v) {
-    return v.is_array() && std::all_of(v.begin(), v.end(), IsPiece);
-  };
-  const auto is_tokens = [](const Json& v) {
-    return v.is_array() && std::all_of(v.begin(), v.end(),
-                                       [](const Json& token) { return token.is_number_integer(); });
-  };
   for (const char* key : kTextFields)
-    if (auto what = wrong(key, is_text, "a string")) return what;
+    if (auto what = wrong({key, IsText, "a string"})) return what;
   for (const char* key : kNumberFields)
-    if (auto what = wrong(key, is_number, "a number")) return what;
-  for (const char* key : {"match", "survived"})
-    if (auto what = wrong(key, is_bool, "true or false")) return what;
-  for (const char* key : {"dense_text", "autonomous_text"})
-    if (auto what = wrong(key, is_pieces, "a list of pieces")) return what;
-  for (const char* key : {"dense_tokens", "autonomous_tokens"})
-    if (auto what = wrong(key, is_tokens, "a list of token ids")) return what;
-  const auto is_numbers = [](const Json& v) {
-    return v.is_array() &&
-           std::all_of(v.begin(), v.end(), [](const Json& number) { return number.is_number(); });
-  };
-  const auto is_spans = [](const Json& v) {
-    return v.is_array() && std::all_of(v.begin(), v.end(), [](const Json& span) {
-             return Number(span, "length") && Number(span, "share");
-           });
-  };
-  const auto is_lines = [](const Json& v) {
-    return v.is_array() &&
-           std::all_of(v.begin(), v.end(), [](const Json& line) { return line.is_string(); });
-  };
-  if (auto what = wrong("omitted_mass_heads", is_numbers, "a list of numbers")) return what;
-  if (auto what = wrong("survival", is_spans, "a list of spans")) return what;
-  if (auto what = wrong("map", is_lines, "a list of lines")) return what;
-  return wrong("fallbacks", is_counts, "an object of counts");
+    if (auto what = wrong({key, IsNumber, "a number"})) return what;
+  for (const Field& field : kOtherFields)
+    if (auto what = wrong(field)) return what;
+  return std::nullopt;
 }
 
-// What a line of this kind cannot do without, or nothing.
+struct Needed {
+  const char* kind;
+  const char* key;
+};
+
+// What a line of a kind cannot do without.
+constexpr Needed kNeeded[] = {
+    {"policy", "policy"}, {"layer", "policy"}, {"layer", "teacher"}, {"layer", "layer"},
+    {"step", "policy"},   {"step", "teacher"}, {"step", "decision"}, {"rows", "policy"},
+    {"rows", "map"},      {"cell", "policy"},  {"cell", "state"},
+};
+
+// The first that the record lacks, or nothing.
 const char* MissingField(const std::string& kind, const Json& record) {
-  const auto lacks = [&](const char* key) {
-    return !record.contains(key) || record[key].is_null();
-  };
-  if (kind != "run" && kind != "prompt" && lacks("policy")) {
-    for (const char* of_policy : {"policy", "layer", "step", "rows", "cell"})
-      if (kind == of_policy) return "policy";
-  }
-  if (kind == "cell" && lacks("state")) return "state";
-  if (kind == "rows" && lacks("map")) return "map";
-  if ((kind == "layer" || kind == "step") && lacks("teacher")) return "teacher";
-  if (kind == "layer" && lacks("layer")) return "layer";
-  if (kind == "step" && lacks("decision")) return "decision";
+  for (const Needed& needed : kNeeded)
+    if (kind == needed.kind && (!record.contains(needed.key) || record[needed.key].is_null()))
+      return needed.key;
   return nullptr;
 }
 

@@ -99,7 +99,7 @@ std::string GridSections(const RunView& view, const std::string& charts) {
       "<section><h2>Quality against bytes</h2>\n{}<div class=\"charts\">{}</div></section>\n"
       "<section><h2>Every policy at every budget</h2>\n{}{}</section>\n"
       "<section><h2>More</h2>\n{}{}{}</section>\n",
-      GridLegendHtml(view), charts, LeftOutHtml(view),
+      LegendHtml(view), charts, LeftOutHtml(view),
       Scrolled(GridTable(view), "Every policy at every budget, table"),
       Folded("Decisions under both teachers", Scrolled(DecisionsTable(view), "Decisions, table")),
       Folded("Rows, bytes and fallbacks", Scrolled(CostTable(view), "Bytes and speed, table")),

@@ -5,14 +5,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "report/assets.h"
 #include "report/charts.h"
@@ -167,9 +165,7 @@ TEST_F(ReportTest, PolicyBegunButNotFinishedIsNoted) {
 
 TEST_F(ReportTest, RefusalsNameFileAndLine) {
   const std::string lines = Lines({.policies = {}});
-  const auto at = [&](int line) {
-    return (folder_ / "records.jsonl").string() + ":" + std::to_string(line);
-  };
+  const auto at = [&](int line) { return Path("records.jsonl") + ":" + std::to_string(line); };
   const int next = static_cast<int>(std::count(lines.begin(), lines.end(), '\n')) + 1;
   EXPECT_THAT(Refusal(lines + "not json\n"), HasSubstr(at(next) + ": not a JSON object"));
   EXPECT_THAT(Refusal(lines + "[1]\n"), HasSubstr(at(next)));
@@ -197,19 +193,19 @@ TEST_F(ReportTest, RefusalsNameFileAndLine) {
 }
 
 TEST_F(ReportTest, RefusesFilesThatCannotBeReadOrWritten) {
-  const std::string none = folder_ / "none.jsonl";
-  EXPECT_THAT(WriteReport({none}, folder_ / "out.html").error(),
+  const std::string none = Path("none.jsonl");
+  EXPECT_THAT(WriteReport({none}, Path("out.html")).error(),
               HasSubstr("cannot read records '" + none));
-  EXPECT_FALSE(WriteReport({}, folder_ / "out.html").ok());
-  EXPECT_FALSE(WriteReport({folder_}, folder_ / "out.html").ok());
-  const std::string good = File("records.jsonl", Lines());
-  EXPECT_THAT(WriteReport({good}, folder_ / "no/such/out.html").error(),
+  EXPECT_FALSE(WriteReport({}, Path("out.html")).ok());
+  EXPECT_FALSE(WriteReport({folder_}, Path("out.html")).ok());
+  const std::string good = Write("records.jsonl", Lines());
+  EXPECT_THAT(WriteReport({good}, Path("no/such/out.html")).error(),
               HasSubstr("cannot write report"));
 }
 
 TEST_F(ReportTest, AFailedReportLeavesTheOldOne) {
-  const std::string out = File("report.html", "old");
-  EXPECT_FALSE(WriteReport({File("bad.jsonl", "{}\n")}, out).ok());
+  const std::string out = Write("report.html", "old");
+  EXPECT_FALSE(WriteReport({Write("bad.jsonl", "{}\n")}, out).ok());
   std::ifstream in(out);
   std::string old;
   in >> old;
@@ -218,7 +214,7 @@ TEST_F(ReportTest, AFailedReportLeavesTheOldOne) {
 
 TEST_F(ReportTest, SeveralRunsAreSeveralArticles) {
   const std::string page =
-      PageOf({File("a.jsonl", Lines()), File("b.jsonl", Lines({.model = "other"}))});
+      PageOf({Write("a.jsonl", Lines()), Write("b.jsonl", Lines({.model = "other"}))});
   EXPECT_THAT(page, HasSubstr("id=\"run1\""));
   EXPECT_THAT(page, HasSubstr("id=\"run2\""));
   EXPECT_THAT(page, HasSubstr("id=\"run2-kl\""));
@@ -260,7 +256,7 @@ TEST_F(ReportTest, EmbedsTheWholeBundle) {
 TEST_F(ReportTest, ChartsCarryTheRecordsFigures) {
   std::vector<RunRecords> runs;
   const std::vector<Json> records = MakeRecords({});
-  ASSERT_TRUE(ReadRecords(File("records.jsonl", ToLines(records)), runs).ok());
+  ASSERT_TRUE(ReadRecords(Write("records.jsonl", ToLines(records)), runs).ok());
   const RunView view = MakeView(runs.front(), 0);
   const std::vector<Chart> charts = MakeCharts(view);
   std::vector<std::string> ids;

@@ -122,6 +122,10 @@ RunView MakeView(const RunRecords& records, int run_idx) {
   return view;
 }
 
+std::string CountRows(const RunView& view, size_t n) {
+  return fmt::format("{} {}", n, view.is_grid() ? "rows" : "policies");
+}
+
 std::string TeacherName(const std::string& teacher) {
   if (teacher == "greedy") return "dense-greedy";
   if (teacher == "text") return "the file's text";

@@ -52,6 +52,9 @@ struct RunView {
 
 RunView MakeView(const RunRecords& records, int run_idx);
 
+// "5 policies"; of a grid, where a policy has a row for each budget, "80 rows".
+std::string CountRows(const RunView& view, size_t n);
+
 // "greedy" → "dense-greedy", "text" → "the file's text".
 std::string TeacherName(const std::string& teacher);
 

@@ -14,8 +14,7 @@ std::string Cell(const std::string& inner, int rows = 1, const char* kind = "") 
 }
 
 std::string PolicyHead(const PolicyRow& row, int rows) {
-  const std::string swatch =
-      row.is_sparse() ? fmt::format("<b class=\"key c{}\">{}</b> ", row.colour + 1, row.key) : "";
+  const std::string swatch = row.is_sparse() ? KeyHtml(row) + " " : "";
   const char* remark = row.policy == "dense"     ? "<span class=\"interval\">the ceiling</span>"
                        : row.policy == "control" ? "<span class=\"interval\">the noise floor</span>"
                                                  : "";
@@ -24,12 +23,8 @@ std::string PolicyHead(const PolicyRow& row, int rows) {
                      SpecHtml(row.policy), remark);
 }
 
-std::string PplChange(const Json& record) {
-  const std::optional<double> ratio = Number(record, "ppl_ratio");
-  if (!ratio) return FigureHtml(record, "ppl_ratio", FormatNumber);
-  return fmt::format("<data class=\"ppl_ratio\" value=\"{}\">{}</data>", RawNumber(*ratio),
-                     FormatSignedPercent(*ratio - 1));
-}
+// 1.004 → "+0.4 %"
+std::string FormatChange(double ratio) { return FormatSignedPercent(ratio - 1); }
 
 std::string Fallbacks(const Json& record) {
   const auto it = record.find("fallbacks");
@@ -122,6 +117,16 @@ std::string IntervalHtml(const Json& record, const char* low, const char* high, 
                      FigureHtml(record, high, format));
 }
 
+std::string KeyHtml(const PolicyRow& row) {
+  if (!row.is_sparse()) return "";
+  return fmt::format("<b class=\"key c{}\">{}</b>", row.colour + 1, row.key);
+}
+
+std::string PplChangeHtml(const Json& record) {
+  return FigureHtml(record, "ppl_ratio", FormatChange) +
+         IntervalHtml(record, "ppl_ratio_low", "ppl_ratio_high", FormatChange);
+}
+
 std::string FactsHtml(const RunView& view) {
   const Json &run = view.run(), &prompt = view.prompt();
   const auto code = [&](const char* field) {
@@ -209,7 +214,7 @@ std::string DecisionsTable(const RunView& view) {
       out += Cell(FigureHtml(line, "n_decisions", FormatCount));
       out += Cell(FigureHtml(line, "tf_match", FormatPercent) +
                   IntervalHtml(line, "tf_match_low", "tf_match_high", FormatPercent));
-      out += Cell(PplChange(line));
+      out += Cell(PplChangeHtml(line));
       out += Cell(FigureHtml(line, "kl_mean", FormatNumber) +
                   (Number(line, "kl_stderr")
                        ? "<span class=\"interval\">± " +
@@ -271,9 +276,13 @@ std::string CostTable(const RunView& view) {
 
 std::string LegendHtml(const RunView& view) {
   std::string out = "<ul class=\"legend\" aria-label=\"Letters and colours of the policies\">\n";
-  for (const PolicyRow* row : view.SparseRows())
-    out += fmt::format("<li><b class=\"key c{}\">{}</b>&nbsp;{}</li>\n", row->colour + 1, row->key,
-                       SpecHtml(row->policy));
+  std::string last;
+  for (const PolicyRow* row : view.SparseRows()) {
+    if (row->key == last) continue;
+    last = row->key;
+    out += fmt::format("<li>{}&nbsp;{}</li>\n", KeyHtml(*row),
+                       SpecHtml(view.is_grid() ? row->name : row->policy));
+  }
   return out + "</ul>\n";
 }
 

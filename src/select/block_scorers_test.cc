@@ -1,16 +1,15 @@
 // Scorers by moments of a block's keys against plain loops over its rows, and what they choose
 // against a slow restatement of the rule.
-#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "gtest/gtest.h"
-#include "kernels/half.h"
 #include "kernels/summary.h"
 #include "select/block_mass.h"
 #include "select/slow_frame.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
+#include "select/test_rows.h"
 
 namespace condense {
 namespace {
@@ -98,25 +97,25 @@ INSTANTIATE_TEST_SUITE_P(All, Scorers,
                                            "mass", "mass:groups=1", "mass:groups=d"),
                          [](const auto& param) { return std::to_string(param.index); });
 
-// Σ_j p_j ‖v_j − o‖ of the rows that choosing a block adds.
-double SlowValueWorth(TestCache& cache, const SlowFrame& frame, int n, int h, int block) {
+// Of each candidate, Σ_j p_j ‖v_j − o‖ over the rows that choosing it adds.
+std::map<int, double> SlowValueWorth(TestCache& cache, const SlowFrame& frame, int h) {
   const int g = h / kGroup;
-  std::vector<double> p(n), o(kDim, 0.0);
-  double sum = 0, worth = 0;
-  for (int row = 0; row < n; ++row) {
-    double dot = 0;
-    for (int c = 0; c < kDim; ++c) dot += cache.QueryHead(h)[c] * cache.Key(g, row)[c];
-    sum += p[row] = std::exp(dot * 0.0625);
+  const LayerQuery query = cache.Query();
+  const std::vector<int> rows = VisibleRows(query);
+  const std::vector<double> p = Shares(cache, query, h, h + 1, rows);
+  std::vector<double> o(kDim, 0.0);
+  for (int row : rows) {
+    for (int c = 0; c < kDim; ++c) o[c] += p[row] * cache.Value(g, row)[c];
   }
-  for (int row = 0; row < n; ++row) {
-    for (int c = 0; c < kDim; ++c) o[c] += p[row] / sum * cache.Value(g, row)[c];
-  }
-  for (int row = 16 * block; row < std::min(n, 16 * block + 16); ++row) {
-    if (frame.IsRead(row)) continue;
-    double squares = 0;
-    for (int c = 0; c < kDim; ++c)
-      squares += (cache.Value(g, row)[c] - o[c]) * (cache.Value(g, row)[c] - o[c]);
-    worth += p[row] / sum * std::sqrt(squares);
+  std::map<int, double> worth;
+  for (int b : frame.candidates()) {
+    for (int row = 16 * b; row < 16 * b + 16; ++row) {
+      if (frame.IsRead(row)) continue;
+      double squares = 0;
+      for (int c = 0; c < kDim; ++c)
+        squares += (cache.Value(g, row)[c] - o[c]) * (cache.Value(g, row)[c] - o[c]);
+      worth[b] += p[row] * std::sqrt(squares);
+    }
   }
   return worth;
 }
@@ -132,7 +131,7 @@ TEST(OracleByValue, ChoosesWhatTheSlowFormChooses) {
     for (int g = 0; g < kKvHeads; ++g) {
       std::map<int, double> scores;
       for (int h = g * kGroup; h < (g + 1) * kGroup; ++h) {
-        for (int b : frame.candidates()) scores[b] += SlowValueWorth(cache, frame, n, h, b);
+        for (const auto& [b, worth] : SlowValueWorth(cache, frame, h)) scores[b] += worth;
       }
       frame.ExpectBest(scores, 5, KRows(selection, g));
     }
@@ -160,12 +159,11 @@ TEST(ScorerBytes, CountTheBytesOfTheirSummaries) {
 }
 
 TEST(ScorerKeys, BadKeysNameTheWayOut) {
-  const auto error = [](const std::string& spec) { return MakePolicy(spec).error(); };
-  EXPECT_EQ(error("mass:groups=2"), "mass: groups=2 is unknown (1, 4, d)");
-  EXPECT_EQ(error("unique:form=abs,lambda=1"), "unique: lambda is read only with form=rms");
-  EXPECT_EQ(error("oracle:by=values"),
+  EXPECT_EQ(ErrorOf("mass:groups=2"), "mass: groups=2 is unknown (1, 4, d)");
+  EXPECT_EQ(ErrorOf("unique:form=abs,lambda=1"), "unique: lambda is read only with form=rms");
+  EXPECT_EQ(ErrorOf("oracle:by=values"),
             "oracle: by=values is unknown; did you mean 'value'? (mass, value)");
-  EXPECT_EQ(error("unique:lambda=-1"), "unique: lambda=-1 is out of range: 0 to 100");
+  EXPECT_EQ(ErrorOf("unique:lambda=-1"), "unique: lambda=-1 is out of range: 0 to 100");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "kernels/attend.h"
 #include "kernels/summary.h"
+#include "kernels/token_codes.h"
 #include "kernels/top.h"
 
 namespace condense {
@@ -116,7 +117,7 @@ class SetChooser {
       s_.per_block.resize(out.size());
       scorer_.Score(query, h == 0 ? out : std::span<float>(s_.per_block));
       if (h == 0) continue;
-      for (size_t i = 0; i < out.size(); ++i) out[i] = Greater(out[i], s_.per_block[i]);
+      for (size_t i = 0; i < out.size(); ++i) out[i] = LargerOrNan(out[i], s_.per_block[i]);
     }
   }
 
@@ -188,7 +189,7 @@ class SetChooser {
       if (mass && (n > 1 || comparable)) ToMass(scores);
       if (h == first) continue;
       for (size_t i = 0; i < out.size(); ++i) {
-        out[i] = mass ? out[i] + scores[i] : Greater(out[i], scores[i]);
+        out[i] = mass ? out[i] + scores[i] : LargerOrNan(out[i], scores[i]);
       }
     }
   }
@@ -199,13 +200,10 @@ class SetChooser {
       ScoreHeads(h, h + 1, true, scores);
       if (h == first) continue;
       for (size_t i = 0; i < scores.size(); ++i) {
-        s_.union_scores[i] = Greater(s_.union_scores[i], scores[i]);
+        s_.union_scores[i] = LargerOrNan(s_.union_scores[i], scores[i]);
       }
     }
   }
-
-  // Maximum that keeps NaN.
-  static float Greater(float a, float b) { return b > a || b != b ? b : a; }
 
   // Log-masses to shares: softmax over the candidates, or plain exponentials where they are shares
   // already.
@@ -270,8 +268,7 @@ class SetChooser {
 
   // -inf for nothing; NaN stays.
   static float LogSumExp(std::span<const float> values) {
-    float max = kMinusInf;
-    for (float value : values) max = Greater(max, value);
+    const float max = LargestOf(values.data(), static_cast<int>(values.size()));
     if (max == kMinusInf) return max;
     float sum = 0;
     for (float value : values) sum += std::exp(value - max);

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
-#include "cache/code_index.h"
 #include "kernels/summary.h"
+#include "kernels/token_codes.h"
 #include "select/row_shares.h"
 
 namespace condense {
@@ -20,15 +19,7 @@ void FindClusterRows(const LayerQuery& query, int anchor, int window, ClusterSte
 }
 
 void RefreshClusters(const LayerQuery& query, ClusterStep& step) {
-  // So that rows which change unseen are noticed.
-  constexpr int kSegmentBlocks = kSegmentRows / kBlockRows;
-  step.noticed.assign(query.visible.size(), 0);
-  for (int32_t segment : step.parts.segments) {
-    const size_t first = static_cast<size_t>(segment) * kSegmentBlocks;
-    std::fill_n(step.noticed.begin() + static_cast<ptrdiff_t>(first),
-                std::min<size_t>(kSegmentBlocks, step.noticed.size() - first), 0xFFFF);
-  }
-  query.index->Refresh(*query.kv, kFingerprint, step.noticed);
+  NoticeSegments(query, step.parts);
   query.index->clusters().Refresh(
       *query.kv,
       {.segments = step.parts.segments, .visible = query.visible, .n_threads = query.n_threads});
@@ -62,12 +53,8 @@ bool ClusterRanking::Rank(const LayerQuery& query, int kv_head) {
       ScoreMean(head.tiles.data(), head.n_tiles(), k_dim, q, query.scale, scores_.data() + first);
       first += head.n_clusters;
     }
-    float max = -std::numeric_limits<float>::infinity();
-    for (size_t i = 0; i < n; ++i) {
-      float& z = scores_[i];
-      if (query.softcap > 0) z = query.softcap * std::tanh(z / query.softcap);
-      max = z > max || z != z ? z : max;  // keeps NaN
-    }
+    for (size_t i = 0; i < n; ++i) scores_[i] = SoftCapped(query, scores_[i]);
+    const float max = LargestOf(scores_.data(), static_cast<int>(n));
     if (!std::isfinite(max)) return false;
     double sum = 0;
     for (size_t i = 0; i < n; ++i) {

@@ -2,7 +2,6 @@
 // always, and one KV head's clusters by their means, best first.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -23,7 +22,6 @@ struct ClusterStep {
   // read.
   std::vector<uint16_t> always;
   std::vector<int32_t> always_rows;  // the same
-  std::vector<uint16_t> noticed;     // scratch, [n_blocks]
 
   int n_candidates() const { return parts.n_coded; }
 };
@@ -64,29 +62,5 @@ class ClusterRanking {
   std::vector<int32_t> order_;
   std::vector<int> before_;  // [n_clusters + 1]
 };
-
-// Makes `selection` of the rows always read and those that choose(kv_head, head, mask) adds, KV
-// heads side by side. `choose` leaves the bytes that it read in head.bytes; it returns false where
-// something is not finite, and then so does this. heads: scratch, grows to one a KV head.
-template <class Head, class Choose>
-bool ChooseByHead(const LayerQuery& query, const ClusterStep& step, std::vector<Head>& heads,
-                  Selection& selection, const Choose& choose) {
-  const int n_heads = query.kv->n_kv_heads;
-  const size_t n_blocks = query.visible.size();
-  selection.n_blocks = static_cast<int>(n_blocks);
-  selection.k_masks.resize(n_heads * n_blocks);
-  if (heads.size() < static_cast<size_t>(n_heads)) heads.resize(n_heads);
-  bool finite = true;
-#pragma omp parallel for num_threads(query.n_threads) if (query.n_threads > 1) schedule(static) \
-    reduction(&& : finite)
-  for (int g = 0; g < n_heads; ++g) {
-    const std::span<uint16_t> mask(selection.KMask(g), n_blocks);
-    std::copy(step.always.begin(), step.always.end(), mask.begin());
-    heads[g].bytes = 0;
-    finite = choose(g, heads[g], mask) && finite;
-  }
-  for (int g = 0; g < n_heads; ++g) selection.summary_bytes += heads[g].bytes;
-  return finite;
-}
 
 }  // namespace condense

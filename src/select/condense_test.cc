@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <string>
 
 #include "select/registry.h"
 #include "select/row_cache.h"
 #include "select/row_parts.h"
-#include "select/test_allocations.h"
 #include "select/test_choice.h"
 
 namespace condense {
@@ -92,13 +90,13 @@ TEST(CondensePolicyTest, FallsBackWithItsReason) {
 }
 
 TEST(CondensePolicyTest, ReadsWhatItsBudgetSays) {
+  RowCache cache({.n_rows = 8192, .n_kv_heads = 2, .group = 3});
   for (const char* spec : {"condense:budget=6%", "condense:budget=8%", "condense:budget=30%",
                            "condense:budget=8%,split=1", "condense:budget=8%,split=0.2",
                            "condense:budget=8%,split=0.01", "condense:budget=9%,bits=64",
                            "condense:budget=8%,anchor=9,window=130", "condense:budget=90%",
                            "condense:budget=8%,scan=50%", "condense:budget=12%,scan=40%"}) {
     for (int n : {6000, 7000, 8180}) {
-      RowCache cache({.n_rows = 8192, .n_kv_heads = 2, .group = 3});
       cache.See({{0, 700}, {712, n + 12}});
       const Selection selection = Select(cache, spec);
       ASSERT_FALSE(selection.dense) << spec << ' ' << n;
@@ -320,23 +318,8 @@ TEST(CondensePolicyTest, AWarmStepAllocatesNothing) {
        {"condense:budget=8%", "condense:budget=30%,bits=64", "condense:budget=8%,rotation=on",
         "condense:budget=9%,scan=50%", "condense:budget=20%,mass=70%"}) {
     RowCache cache({.n_kv_heads = 3});
-    const std::unique_ptr<Policy> policy = Make(spec);
-    Selection selection;
     cache.NotePrompt(240);
-    cache.See({{0, 3990}});
-    policy->Select(cache.Query(), selection);
-    cache.See({{0, 4095}});
-    policy->Select(cache.Query(), selection);
-    ASSERT_FALSE(selection.dense);
-    cache.See({{0, 3991}});
-    policy->Select(cache.Query(), selection);
-    for (int n = 3992; n < 4095; ++n) {  // a segment closes on the way
-      cache.See({{0, n}});
-      const LayerQuery query = cache.Query();
-      const long before = Allocations();
-      policy->Select(query, selection);
-      EXPECT_EQ(Allocations() - before, 0) << spec << ' ' << n;
-    }
+    ExpectNoAllocations(cache, spec, {3990, 4095, 3991}, {3992, 4095});  // a segment closes
   }
 }
 

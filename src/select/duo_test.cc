@@ -2,15 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
 
 #include "select/head_profile.h"
-#include "select/registry.h"
-#include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
 #include "select/test_rows.h"
@@ -50,10 +46,6 @@ class DuoPolicyTest : public ::testing::Test {
       }
     }
     return heads;
-  }
-  static std::string ErrorOf(const std::string& spec) {
-    const Result<BoundPolicy> made = MakePolicy(spec);
-    return made.ok() ? "" : made.error();
   }
 
   const std::string path_ = ::testing::TempDir() + "condense_duo_" +
@@ -119,17 +111,7 @@ TEST_F(DuoPolicyTest, AProfileOfAnotherModelLeavesTheLayerDense) {
 
 TEST_F(DuoPolicyTest, AWarmStepAllocatesNothing) {
   TestCache cache(1000, 2, 4, 16);
-  const std::unique_ptr<Policy> policy = Make("duo:profile=" + Write(kPublished));
-  Selection selection;
-  policy->Select(cache.Query(), selection);
-  ASSERT_FALSE(selection.dense);
-  for (int n = 900; n < 1000; ++n) {
-    cache.See({{0, n}});
-    const LayerQuery query = cache.Query();
-    const long before = Allocations();
-    policy->Select(query, selection);
-    EXPECT_EQ(Allocations() - before, 0);
-  }
+  ExpectNoAllocations(cache, "duo:profile=" + Write(kPublished), {1000}, {900, 1000});
 }
 
 TEST_F(DuoPolicyTest, SpecsSayWhatIsWrong) {
@@ -157,10 +139,10 @@ TEST_F(DuoPolicyTest, SpecsSayWhatIsWrong) {
             "duo: threshold and sparsity exclude each other: give one of them");
   EXPECT_EQ(ErrorOf(profile + ",threshold=2"), "duo: threshold=2 is out of range: 0 to 1");
   EXPECT_THAT(ErrorOf("duo:threshold=0.4"), ::testing::HasSubstr("has no effect"));
-  EXPECT_EQ(MakePolicy("duo")->spec, "duo:window=256");
+  EXPECT_EQ(SpecOf("duo"), "duo:window=256");
   const std::string spec = "duo:window=256,profile=" + path_ + ",sparsity=50%";
-  EXPECT_EQ(MakePolicy(profile + ",sparsity=50%")->spec, spec);
-  EXPECT_EQ(MakePolicy(spec)->spec, spec);
+  EXPECT_EQ(SpecOf(profile + ",sparsity=50%"), spec);
+  EXPECT_EQ(SpecOf(spec), spec);
 }
 
 TEST(HeadProfileTest, ReadsBlanksCommentsAndLineEnds) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/top.h"
+#include "select/row_keys.h"
 #include "select/row_shares.h"
 
 namespace condense {
@@ -196,18 +197,10 @@ class EvictionStep {
   // Each row before the last ones takes the largest or the mean vote of its neighbours.
   void Pool(int set) {
     const std::span<float> scores = Of(s_.scores, set);
-    const int n = static_cast<int>(scores.size()) - n_recent_, reach = options_.pool / 2;
-    if (reach == 0 || n <= 0) return;
+    const int n = static_cast<int>(scores.size()) - n_recent_;
+    if (options_.pool == 1 || n <= 0) return;
     s_.worth.resize(n);
-    for (int i = 0; i < n; ++i) {
-      const int begin = std::max(0, i - reach), end = std::min(n, i + reach + 1);
-      float largest = 0, sum = 0;
-      for (int j = begin; j < end; ++j) {
-        largest = std::max(largest, scores[j]);
-        sum += scores[j];
-      }
-      s_.worth[i] = options_.pool_average ? sum / static_cast<float>(options_.pool) : largest;
-    }
+    PoolAround(scores.first(n), options_.pool, options_.pool_average, s_.worth);
     std::copy_n(s_.worth.begin(), n, scores.begin());
   }
 
@@ -332,14 +325,13 @@ PromptWants EvictingPolicy::prompt_wants() const {
 
 void EvictingPolicy::Select(const LayerQuery& query, Selection& selection) const {
   static thread_local StepScratch scratch;
-  static thread_local SequenceMemory forgotten;  // where nobody remembers
   selection.Reset();
   if (options_.dense_layers.Contains(query.layer)) {
     selection.reason = Fallback::kLayer;
     return;
   }
-  if (query.memory == nullptr) forgotten = SequenceMemory();
-  SequenceMemory& memory = query.memory != nullptr ? *query.memory : forgotten;
+  CONDENSE_CHECK(query.memory != nullptr);
+  SequenceMemory& memory = *query.memory;
   const int n = query.n_visible;
   if (memory.first_sparse < 0 || n <= memory.first_sparse) memory.first_sparse = n;
   // A step that saw as many rows saw one that has been taken back.
@@ -351,13 +343,11 @@ void EvictingPolicy::Select(const LayerQuery& query, Selection& selection) const
 
 void ReadEviction(KeyReader& reader, int least, const char* least_text, EvictionOptions& options) {
   options.dense_layers = reader.Layers("dense_layers");
-  if (reader.Given("budget")) {
-    if (reader.Given("tokens"))
-      reader.Fail("tokens and budget exclude each other: give one of them");
-    options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+  if (GivenOf(reader, {"tokens", "budget"}) == "budget") {
+    options.byte_share = ReadByteShare(reader);
     return;
   }
-  options.tokens = static_cast<int>(reader.Int("tokens", 1, 32'000'000));
+  options.tokens = static_cast<int>(reader.Int("tokens", 1, kMostTokens));
   if (options.tokens < least) {
     reader.Fail("tokens=" + std::to_string(options.tokens) + " is less than " +
                 std::to_string(least) + ", " + least_text);
@@ -366,10 +356,7 @@ void ReadEviction(KeyReader& reader, int least, const char* least_text, Eviction
 
 std::vector<PolicyKey> EvictionKeys(const char* tokens, const char* tokens_help) {
   return {
-      {"tokens", tokens, tokens_help, true},
-      {"budget", "",
-       "budget: share of the K + V bytes of dense attention, such as 5%; instead of tokens", true},
-      DenseLayersKey()};
+      {"tokens", tokens, tokens_help, true}, BudgetKey("", "instead of tokens"), DenseLayersKey()};
 }
 
 }  // namespace condense

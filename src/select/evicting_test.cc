@@ -2,15 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
+#include "select/test_rows.h"
 
 namespace condense {
 namespace {
@@ -77,14 +78,10 @@ class Layer {
 
   // The shares that a head of the query in force gives `rows`.
   std::map<int, double> Shares(int head, const std::set<int>& rows) {
+    const LayerQuery query = cache.Query();
     std::map<int, double> shares;
     double sum = 0;
-    for (int row : rows) {
-      double z = 0;
-      for (int c = 0; c < kDim; ++c)
-        z += double(cache.QueryHead(head)[c]) * cache.Key(head / kGroup, row)[c];
-      sum += shares[row] = std::exp(z * 0.0625);
-    }
+    for (int row : rows) sum += shares[row] = std::exp(Logit(cache, query, head, row));
     for (auto& [row, share] : shares) share /= sum;
     return shares;
   }
@@ -92,23 +89,13 @@ class Layer {
   TestCache cache;
 };
 
-std::set<int> RowsOf(const Selection& selection, int set) {
-  std::set<int> rows;
-  for (int row = 0; row < selection.n_blocks * kBlockRows; ++row) {
-    if (HasRow(KRows(selection, set), row)) rows.insert(row);
-  }
-  return rows;
-}
-
 // Leaves n rows: the last n_recent and the others of most worth.
 void Keep(std::set<int>& rows, std::map<int, double>& worth, int n, int n_recent) {
-  while (static_cast<int>(rows.size()) > n) {
-    const auto end = std::prev(rows.end(), n_recent);
-    const auto least = std::min_element(rows.begin(), end, [&](int a, int b) {
-      return worth[a] != worth[b] ? worth[a] < worth[b] : a > b;
-    });
-    rows.erase(least);
-  }
+  const int n_lost = static_cast<int>(rows.size()) - n;
+  std::vector<int> least(rows.begin(), std::prev(rows.end(), n_recent));
+  std::sort(least.begin(), least.end(),
+            [&](int a, int b) { return worth[a] != worth[b] ? worth[a] < worth[b] : a > b; });
+  for (int i = 0; i < n_lost; ++i) rows.erase(least[i]);
 }
 
 std::set<int> FirstRows(int n) {
@@ -119,18 +106,17 @@ std::set<int> FirstRows(int n) {
 
 // H2O in plain loops.
 TEST(H2oPolicyTest, KeepsWhatPlainLoopsKeep) {
-  for (const char* spec : {"h2o:tokens=80", "h2o:tokens=80,share=kv_group",
-                           "h2o:tokens=61,recent=20%", "h2o:tokens=40,recent=100%"}) {
+  struct Case {
+    const char* spec;
+    bool per_head;
+    int tokens, n_recent;
+  };
+  for (const auto& [spec, per_head, tokens, n_recent] :
+       {Case{"h2o:tokens=80", true, 80, 40}, Case{"h2o:tokens=80,share=kv_group", false, 80, 40},
+        Case{"h2o:tokens=61,recent=20%", true, 61, 13},
+        Case{"h2o:tokens=40,recent=100%", true, 40, 40}}) {
     for (bool with_prompt : {true, false}) {
       const std::unique_ptr<Policy> policy = Make(spec);
-      const std::string text = spec;
-      const bool per_head = text.find("kv_group") == std::string::npos;
-      const int tokens = text.find("=80") != std::string::npos   ? 80
-                         : text.find("=61") != std::string::npos ? 61
-                                                                 : 40;
-      const int n_recent = text.find("20%") != std::string::npos    ? 13
-                           : text.find("100%") != std::string::npos ? 40
-                                                                    : 40;
       Layer layer;
       const SeenPrompt* record = with_prompt ? &layer.Prompt(*policy, 300) : nullptr;
       const int n_sets = per_head ? kHeads : kKvHeads, heads = kHeads / n_sets;
@@ -201,8 +187,7 @@ TEST(H2oPolicyTest, ABudgetIsOfBytes) {
     const Selection selection = layer.Step(*policy, n);
     ASSERT_FALSE(selection.dense || selection.per_query_head);
     const double row = 2 * kDim * sizeof(float);
-    double bytes = static_cast<double>(selection.summary_bytes);
-    for (int g = 0; g < kKvHeads; ++g) bytes += CountRows(KRows(selection, g)) * row;
+    const double bytes = BytesRead(selection, layer.cache.view());
     EXPECT_LE(bytes, 0.2 * n * kKvHeads * row);
     EXPECT_GT(bytes, 0.2 * n * kKvHeads * row - 2 * kKvHeads * row);
   }
@@ -211,12 +196,15 @@ TEST(H2oPolicyTest, ABudgetIsOfBytes) {
 
 // SnapKV in plain loops.
 TEST(SnapkvPolicyTest, KeepsWhatPlainLoopsKeep) {
-  for (const char* spec : {"snapkv:tokens=100,observe=24", "snapkv:tokens=90,observe=24,pool=1",
-                           "snapkv:tokens=100,observe=24,pooling=average"}) {
-    const std::string text = spec;
-    const int tokens = text.find("=90") != std::string::npos ? 90 : 100;
-    const int reach = text.find("pool=1") != std::string::npos ? 0 : 3;
-    const bool average = text.find("average") != std::string::npos;
+  struct Case {
+    const char* spec;
+    int tokens, reach;
+    bool average;
+  };
+  for (const auto& [spec, tokens, reach, average] :
+       {Case{"snapkv:tokens=100,observe=24", 100, 3, false},
+        Case{"snapkv:tokens=90,observe=24,pool=1", 90, 0, false},
+        Case{"snapkv:tokens=100,observe=24,pooling=average", 100, 3, true}}) {
     const std::unique_ptr<Policy> policy = Make(spec);
     Layer layer;
     layer.Prompt(*policy, 300);
@@ -359,8 +347,11 @@ TEST(EvictingPolicyTest, ThreadsChangeNothing) {
     Layer one, two;
     one.Prompt(*policy, 300);
     two.Prompt(*policy, 300);
-    for (int n = 301; n <= 320; ++n)
-      EXPECT_TRUE(Same(one.Step(*policy, n, 1), two.Step(*policy, n, 2))) << spec << ' ' << n;
+    for (int n = 301; n <= 320; ++n) {
+      const Selection alone = one.Step(*policy, n, 1);
+      ASSERT_FALSE(alone.dense) << spec << ' ' << n;
+      EXPECT_TRUE(Same(alone, two.Step(*policy, n, 2))) << spec << ' ' << n;
+    }
   }
 }
 
@@ -418,23 +409,19 @@ TEST(EvictingPolicyTest, RowsThatAreNotThereAnyMoreAreNotRead) {
 }
 
 TEST(EvictingPolicyTest, SpecsSayWhatIsWrong) {
-  const auto error = [](const char* spec) {
-    const Result<BoundPolicy> made = MakePolicy(spec);
-    return made.ok() ? "" : made.error();
-  };
-  EXPECT_EQ(error("h2o:tokens=97,budget=8%"),
+  EXPECT_EQ(ErrorOf("h2o:tokens=97,budget=8%"),
             "h2o: tokens and budget exclude each other: give one of them");
-  EXPECT_THAT(error("h2o:budget=20%,share=per_head"),
+  EXPECT_THAT(ErrorOf("h2o:budget=20%,share=per_head"),
               ::testing::HasSubstr("h2o: share=per_head takes tokens"));
-  EXPECT_EQ(error("h2o:recent=101%"), "h2o: recent=101% is out of range: 0% to 100%");
-  EXPECT_EQ(error("snapkv:pool=4"),
+  EXPECT_EQ(ErrorOf("h2o:recent=101%"), "h2o: recent=101% is out of range: 0% to 100%");
+  EXPECT_EQ(ErrorOf("snapkv:pool=4"),
             "snapkv: pool=4 has no middle row: give an odd number, such as 5");
-  EXPECT_EQ(error("snapkv:tokens=32"),
+  EXPECT_EQ(ErrorOf("snapkv:tokens=32"),
             "snapkv: tokens=32 is less than 33, the observing rows and the newest one");
-  EXPECT_EQ(error("tova:tokens=0"), "tova: tokens=0 is out of range: 1 to 32000000");
-  EXPECT_EQ(MakePolicy("h2o")->spec, "h2o:tokens=97");
-  EXPECT_EQ(MakePolicy("h2o:budget=20%,share=kv_group")->spec, "h2o:budget=20%,share=kv_group");
-  EXPECT_EQ(MakePolicy("snapkv:observe=64,tokens=193")->spec, "snapkv:tokens=193,observe=64");
+  EXPECT_EQ(ErrorOf("tova:tokens=0"), "tova: tokens=0 is out of range: 1 to 32000000");
+  EXPECT_EQ(SpecOf("h2o"), "h2o:tokens=97");
+  EXPECT_EQ(SpecOf("h2o:budget=20%,share=kv_group"), "h2o:budget=20%,share=kv_group");
+  EXPECT_EQ(SpecOf("snapkv:observe=64,tokens=193"), "snapkv:tokens=193,observe=64");
 }
 
 }  // namespace

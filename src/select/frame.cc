@@ -191,7 +191,8 @@ void FramePolicy::Select(const LayerQuery& query, Selection& selection) const {
     return;
   }
   const int64_t support = int64_t{options.anchor} + options.window + int64_t{kBlockRows} * r;
-  if (query.n_visible <= support || static_cast<int>(s.candidates.size()) <= r) {
+  if (query.n_visible < options_.least_rows || query.n_visible <= support ||
+      static_cast<int>(s.candidates.size()) <= r) {
     selection.reason = Fallback::kShort;
     return;
   }

@@ -31,6 +31,7 @@ struct FrameOptions {
   int reuse = 1;      // steps a choice stays; 0: until reuse_cos ends it
   std::optional<double> reuse_cos;
   LayerRange dense_layers;
+  int least_rows = 0;  // with fewer visible ones every layer reads all
   Tail tail = Tail::kOff;
   std::vector<LayerFrame> by_layer;  // disjoint: what holds there instead
 };
@@ -60,6 +61,8 @@ class FramePolicy final : public Policy {
  public:
   // Without a scorer there are no distant blocks (`blocks` must be 0).
   FramePolicy(const FrameOptions& options, std::unique_ptr<const BlockScorer> scorer);
+
+  int least_rows() const override { return options_.least_rows; }
 
   // Allocates nothing once its buffers have grown to the cache's size. Buffers are per thread.
   void Select(const LayerQuery& query, Selection& selection) const override;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "select/frame.h"
+#include "select/row_keys.h"
 
 namespace condense {
 namespace {
@@ -21,7 +22,7 @@ bool IsBudgetKey(std::string_view name) {
          name == "window";
 }
 
-PolicyKey WindowKey(int rows) {
+PolicyKey FrameWindowKey(int rows) {
   return {"window", std::to_string(rows),
           "rows: the last visible ones are always read; 1 to 16000000"};
 }
@@ -44,7 +45,7 @@ std::vector<PolicyKey> FrameKeys(const FrameDefaults& defaults, std::vector<Poli
        true},
       {"anchor", std::to_string(defaults.anchor),
        "rows: the first visible ones are always read; 0 to 16000000"},
-      WindowKey(defaults.window),
+      FrameWindowKey(defaults.window),
       {"share", defaults.share,
        "which heads choose together: shared, kv_group, head_union, rerank, per_head"},
       {"shortlist", "4",
@@ -66,39 +67,19 @@ std::vector<PolicyKey> FrameKeys(const FrameDefaults& defaults, std::vector<Poli
 
 namespace {
 
-// The budget key in force, "" where none is given.
-std::string GivenBudget(KeyReader& reader) {
-  for (const bool at_layer : {true, false}) {
-    std::string given;
-    for (const char* key : {"blocks", "tokens", "budget"}) {
-      if (!(at_layer ? reader.GivenAtLayer(key) : reader.Given(key))) continue;
-      if (!given.empty()) {
-        reader.Fail(given + " and " + key + " exclude each other" + reader.Where() +
-                    ": give one of them");
-      }
-      given = key;
-    }
-    if (!given.empty()) return given;
-  }
-  return "";
-}
-
 // What may differ by layer, for the reader's layer.
 void ReadBudget(KeyReader& reader, FrameOptions& options) {
   options.anchor = static_cast<int>(reader.Int("anchor", 0, kMaxRows));
   options.window = static_cast<int>(reader.Int("window", 1, kMaxRows));
   options.byte_share.reset();
-  const std::string given = GivenBudget(reader);
+  const std::string given = GivenOf(reader, {"blocks", "tokens", "budget"});
   if (given == "tokens") {
     const int64_t least = int64_t{options.anchor} + options.window;
     const int64_t tokens = reader.Int("tokens", 1, 2 * kMaxRows);
-    if (tokens < least) {
-      reader.Fail("tokens=" + std::to_string(tokens) + " is less than anchor + window, " +
-                  std::to_string(least) + " rows that are always read" + reader.Where());
-    }
+    CheckTokens(reader, tokens, least);
     options.blocks = static_cast<int>(std::max<int64_t>(tokens - least, 0) / kBlockRows);
   } else if (given == "budget") {
-    options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+    options.byte_share = ReadByteShare(reader);
   } else {
     options.blocks = static_cast<int>(reader.Int("blocks", 0, kMaxBlocks));
   }
@@ -144,7 +125,7 @@ FrameOptions ReadFrame(KeyReader& reader) {
 }
 
 std::vector<PolicyKey> FixedRowsKeys(const std::string& anchor_key, int anchor, int window_rows) {
-  PolicyKey window = WindowKey(window_rows);
+  PolicyKey window = FrameWindowKey(window_rows);
   window.always_printed = true;
   window.per_layer = true;
   PolicyKey first = {anchor_key, std::to_string(anchor),

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/summary.h"
+#include "select/row_keys.h"
 #include "select/row_shares.h"
 
 namespace condense {
@@ -25,7 +26,6 @@ struct Options {
 struct HeadScratch {
   std::vector<float> scores;  // [n_blocks]
   std::vector<int32_t> order;
-  std::vector<float> rows;  // of a run
 };
 
 // Of the thread that calls; the team works on it.
@@ -33,6 +33,7 @@ struct StepScratch {
   std::vector<int32_t> seen;  // visible rows, ascending
   std::vector<uint16_t> always;
   GateAngles angles;
+  std::vector<HeadScratch> heads;  // [n_kv_heads]
 };
 
 // What a step may read of each KV head.
@@ -75,11 +76,14 @@ class GatePolicy final : public Policy {
       return;
     }
     if (allowed->scores) MakeKeys(query, s);
-    selection.reason = Choose(query, *allowed, n_always, s, selection);
-    if (selection.reason == Fallback::kNone) {
-      selection.dense = false;
-      if (allowed->scores) selection.summary_bytes = KeyBytes(query);
-    }
+    ChooseByHead(
+        query, s.always, s.heads, selection,
+        [&](int g, HeadScratch& head, std::span<uint16_t> mask) -> std::optional<uint64_t> {
+          head.order.clear();
+          if (allowed->scores && !Rank(query, s, g, head)) return std::nullopt;
+          Read(s.seen, allowed->rows - n_always, head.order, mask);
+          return allowed->scores ? KeyBytes(query) : 0;
+        });
   }
 
  private:
@@ -117,10 +121,9 @@ class GatePolicy final : public Policy {
     return GateIndex::RunsIn(n_visible, gate_->run_rows(), gate_->run_stride());
   }
 
-  // Of all keys that scores are made of.
+  // Of the keys that one KV head's scores are made of.
   uint64_t KeyBytes(const LayerQuery& query) const {
-    return sizeof(float) * static_cast<uint64_t>(RunsOf(query.n_visible)) * gate_->key_dim() *
-           query.kv->n_kv_heads;
+    return sizeof(float) * static_cast<uint64_t>(RunsOf(query.n_visible)) * gate_->key_dim();
   }
 
   std::optional<Allowance> Allow(const LayerQuery& query, int n_always) const {
@@ -129,7 +132,7 @@ class GatePolicy final : public Policy {
     const double row_bytes =
         static_cast<double>(query.kv->KeyBytes() + query.kv->ValueBytes()) * query.kv->n_kv_heads;
     const double bytes = *options_.byte_share * query.n_visible * row_bytes;
-    const double left = bytes - static_cast<double>(KeyBytes(query));
+    const double left = bytes - static_cast<double>(KeyBytes(query) * query.kv->n_kv_heads);
     if (bytes < n_always * row_bytes) return std::nullopt;
     if (left >= n_always * row_bytes) return Allowance{static_cast<int64_t>(left / row_bytes)};
     return Allowance{.rows = static_cast<int64_t>(bytes / row_bytes), .scores = false};
@@ -164,7 +167,7 @@ class GatePolicy final : public Policy {
                float* key) const {
     const KvView& kv = *query.kv;
     const RopeRule& rope = gate_->model().rope;
-    std::vector<float>& rows = ThreadScratch().rows;
+    static thread_local std::vector<float> rows;  // [run_rows, head_dim]
     const int n = gate_->run_rows(), first = run * gate_->run_stride();
     rows.resize(static_cast<size_t>(n) * kv.k_dim);
     for (int i = 0; i < n; ++i) {
@@ -175,29 +178,6 @@ class GatePolicy final : public Policy {
       if (rope.pairs != RopePairs::kNone) RotateBack(rope, s.angles.host.At(first + i), row);
     }
     gate_->MakeKey(query.layer, kv_head, rows.data(), first, s.angles, key);
-  }
-
-  Fallback Choose(const LayerQuery& query, const Allowance& allowed, int n_always,
-                  const StepScratch& s, Selection& selection) const {
-    const int n_kv_heads = query.kv->n_kv_heads;
-    selection.n_blocks = static_cast<int>(query.visible.size());
-    selection.k_masks.resize(static_cast<size_t>(n_kv_heads) * selection.n_blocks);
-    bool numbers = true, all_read = true;
-    const bool parallel = query.n_threads > 1 && n_kv_heads > 1 && allowed.scores;
-#pragma omp parallel for num_threads(query.n_threads) if (parallel) schedule(static) \
-    reduction(&& : numbers, all_read)
-    for (int g = 0; g < n_kv_heads; ++g) {
-      const std::span<uint16_t> mask(selection.KMask(g), query.visible.size());
-      std::copy(s.always.begin(), s.always.end(), mask.begin());
-      HeadScratch& head = ThreadScratch();
-      numbers = (!allowed.scores || Rank(query, s, g, head)) && numbers;
-      if (!allowed.scores) head.order.clear();
-      if (!numbers) continue;
-      Read(s.seen, allowed.rows - n_always, head.order, mask);
-      all_read = all_read && CountRows(mask) == query.n_visible;
-    }
-    if (!numbers) return Fallback::kNan;
-    return all_read ? Fallback::kShort : Fallback::kNone;
   }
 
   // Blocks in the order in which they are read, the newest rows' first; with a threshold only those
@@ -262,11 +242,6 @@ class GatePolicy final : public Policy {
     }
   }
 
-  static HeadScratch& ThreadScratch() {
-    static thread_local HeadScratch scratch;
-    return scratch;
-  }
-
   const Options options_;
   const std::unique_ptr<const Gate> gate_;
   uint64_t id_ = 0;
@@ -284,23 +259,16 @@ Options ReadOptions(KeyReader& reader, const GateDefaults& defaults) {
   options.anchor = ReadRows(reader, "anchor", 0, defaults.automatic);
   options.window = ReadRows(reader, "window", 1, defaults.automatic);
   options.dense_layers = reader.Layers("dense_layers");
-  const bool by_share = defaults.has_threshold && reader.Given("threshold");
-  if (reader.Given("tokens") + reader.Given("budget") + by_share > 1) {
-    reader.Fail(defaults.has_threshold
-                    ? "tokens, budget and threshold exclude each other: give one of them"
-                    : "tokens and budget exclude each other: give one of them");
-  }
-  if (by_share) {
+  const std::string given = defaults.has_threshold
+                                ? GivenOf(reader, {"tokens", "budget", "threshold"})
+                                : GivenOf(reader, {"tokens", "budget"});
+  if (given == "threshold") {
     options.threshold = reader.Number("threshold", 0, 1);
-  } else if (reader.Given("budget")) {
-    options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+  } else if (given == "budget") {
+    options.byte_share = ReadByteShare(reader);
   } else {
-    options.tokens = static_cast<int>(reader.Int("tokens", 8, 32'000'000));
-    const int64_t least = options.anchor.value_or(0) + options.window.value_or(1);
-    if (options.tokens < least) {
-      reader.Fail("tokens=" + std::to_string(options.tokens) + " is less than anchor + window, " +
-                  std::to_string(least) + " rows that are always read");
-    }
+    options.tokens = static_cast<int>(reader.Int("tokens", 8, kMostTokens));
+    CheckTokens(reader, options.tokens, options.anchor.value_or(0) + options.window.value_or(1));
   }
   return options;
 }

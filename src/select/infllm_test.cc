@@ -3,14 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "select/row_cache.h"
-#include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
+#include "select/test_rows.h"
 
 namespace condense {
 namespace {
@@ -30,14 +29,6 @@ void TakePrompt(TestCache& cache, const Policy& policy, int n, bool equal = fals
     for (int row = 0; row < n; ++row)
       of_head[row] = equal ? 1.0f : static_cast<float>(random() % 1000);
   }
-}
-
-std::vector<int> Visible(const LayerQuery& query) {
-  std::vector<int> rows;
-  for (int row = 0; row < query.kv->n_rows; ++row) {
-    if (HasRow(query.visible, row)) rows.push_back(row);
-  }
-  return rows;
 }
 
 // The four rows that stand for rows[begin, end).
@@ -64,7 +55,7 @@ std::vector<int> Representatives(const std::vector<int>& rows, int begin, int en
 // What a step of `tokens` rows reads.
 RowMask Expected(TestCache& cache, const SeenPrompt* record, int anchor, int window, int tokens) {
   const LayerQuery query = cache.Query();
-  const std::vector<int> rows = Visible(query);
+  const std::vector<int> rows = VisibleRows(query);
   const int n = static_cast<int>(rows.size()), end = n - window;
   RowMask mask(query.visible.size(), 0);
   for (int i = 0; i < n; ++i) {
@@ -152,9 +143,7 @@ TEST(InfllmPolicyTest, ABudgetIsOfBytes) {
       const Selection selection = Select(cache, "infllm:budget=" + std::to_string(percent) + "%");
       ASSERT_FALSE(selection.dense);
       const KvView& kv = *cache.Query().kv;
-      const auto row = static_cast<double>(kv.KeyBytes() + kv.ValueBytes());
-      double bytes = static_cast<double>(selection.summary_bytes);
-      for (int g = 0; g < 2; ++g) bytes += CountRows(KRows(selection, g)) * row;
+      const double row = RowBytes(kv), bytes = BytesRead(selection, kv);
       const double allowed = percent / 100 * 3000 * 2 * row;
       EXPECT_LE(bytes, allowed);
       // Representatives that came to lie in the widened window are paid for twice.
@@ -178,32 +167,20 @@ TEST(InfllmPolicyTest, FallsBackWithItsReason) {
 
 TEST(InfllmPolicyTest, ThreadsChangeNothingAndAWarmStepAllocatesNothing) {
   RowCache cache({.n_rows = 3000, .n_kv_heads = 3});
-  EXPECT_TRUE(Same(Select(cache, "infllm:budget=20%", 1), Select(cache, "infllm:budget=20%", 2)));
-  const std::unique_ptr<Policy> policy = Make("infllm:budget=20%");
-  Selection selection;
-  policy->Select(cache.Query(), selection);
-  for (int n = 2900; n < 3000; ++n) {
-    cache.See({{0, n}});
-    const LayerQuery query = cache.Query();
-    const long before = Allocations();
-    policy->Select(query, selection);
-    EXPECT_EQ(Allocations() - before, 0) << n;
-  }
+  const Selection one = Select(cache, "infllm:budget=20%", 1);
+  ASSERT_FALSE(one.dense);
+  EXPECT_TRUE(Same(one, Select(cache, "infllm:budget=20%", 2)));
+  ExpectNoAllocations(cache, "infllm:budget=20%", {3000}, {2900, 3000});
 }
 
 TEST(InfllmPolicyTest, SpecsSayWhatIsWrong) {
-  const auto error = [](const char* spec) {
-    const Result<BoundPolicy> made = MakePolicy(spec);
-    return made.ok() ? "" : made.error();
-  };
-  EXPECT_EQ(error("infllm:tokens=100"),
+  EXPECT_EQ(ErrorOf("infllm:tokens=100"),
             "infllm: tokens=100 is less than anchor + window, 128 rows that are always read");
-  EXPECT_EQ(error("infllm:tokens=500,budget=8%"),
+  EXPECT_EQ(ErrorOf("infllm:tokens=500,budget=8%"),
             "infllm: tokens and budget exclude each other: give one of them");
-  EXPECT_EQ(error("infllm:window=0"), "infllm: window=0 is out of range: 1 to 1000000");
-  EXPECT_EQ(MakePolicy("infllm")->spec, "infllm:tokens=385");
-  EXPECT_EQ(MakePolicy("infllm:anchor=128,budget=20%,window=64")->spec,
-            "infllm:budget=20%,anchor=128");
+  EXPECT_EQ(ErrorOf("infllm:window=0"), "infllm: window=0 is out of range: 1 to 1000000");
+  EXPECT_EQ(SpecOf("infllm"), "infllm:tokens=385");
+  EXPECT_EQ(SpecOf("infllm:anchor=128,budget=20%,window=64"), "infllm:budget=20%,anchor=128");
 }
 
 }  // namespace

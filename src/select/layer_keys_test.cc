@@ -10,11 +10,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string SpecOf(const std::string& text) {
-  const Result<BoundPolicy> bound = MakePolicy(text);
-  return bound.ok() ? bound.value().spec : "error: " + bound.error();
-}
-
 TEST(LayerKeys, CanonicalSpecs) {
   EXPECT_EQ(SpecOf("mean:window@0-7=1024"), "mean:blocks=8,window@0-7=1024");
   EXPECT_EQ(SpecOf("mean:window@12-=32,window@4-4=128,window=64"),

@@ -2,20 +2,11 @@
 #include <set>
 
 #include "gtest/gtest.h"
-#include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
 
 namespace condense {
 namespace {
-
-std::set<int> RowsOf(const Selection& selection, int set) {
-  std::set<int> rows;
-  for (const RowRange& range : ToRanges(KRows(selection, set))) {
-    for (int row = range.begin; row < range.end; ++row) rows.insert(row);
-  }
-  return rows;
-}
 
 TEST(StridedPattern, TheOriginalsRows) {
   for (int n : {300, 477, 640}) {
@@ -136,14 +127,7 @@ TEST(Patterns, AWarmStepAllocatesNothing) {
   for (const char* spec : {"strided", "strided:l=30", "fixed:budget=20%", "bigbird", "longformer",
                            "layered:early=none"}) {
     TestCache cache(2048, 3, 9, 64);
-    const std::unique_ptr<Policy> policy = Make(spec);
-    const LayerQuery query = cache.Query();
-    Selection selection;
-    policy->Select(query, selection);
-    ASSERT_FALSE(selection.dense) << spec;
-    const long before = Allocations();
-    policy->Select(query, selection);
-    EXPECT_EQ(Allocations() - before, 0) << spec;
+    ExpectNoAllocations(cache, spec, {2048}, {2048, 2049});
   }
 }
 
@@ -199,20 +183,38 @@ TEST(Layered, EarlyLayersHaveTheWideWindow) {
   EXPECT_EQ(Select(cache, "layered:early_window=1000").reason, Fallback::kShort);
 }
 
+// Steps that read everything for want of rows have no part in the rhythm of reuse.
+TEST(Layered, ReuseBeginsWithTheFirstSparseStep) {
+  TestCache cache(1100, 2, 4, 16);
+  const std::unique_ptr<Policy> policy = Make("layered:early_window=1000,blocks=4,reuse=8"),
+                                fresh = Make("mean:blocks=4");
+  Selection expected, selection;
+  for (int n = 990; n <= 1020; ++n) {
+    cache.See({{0, n}});
+    cache.SetQuery(n);
+    LayerQuery query = cache.Query();
+    query.layer = 9;
+    policy->Select(query, selection);
+    EXPECT_EQ(selection.reason, n > 1000 ? Fallback::kNone : Fallback::kShort) << n;
+    if (n <= 1000) continue;
+    fresh->Select(query, expected);
+    EXPECT_EQ(selection.k_masks == expected.k_masks, (n - 1001) % 8 == 0) << n;
+  }
+}
+
 TEST(Patterns, BadKeysNameTheWayOut) {
-  const auto error = [](const std::string& spec) { return MakePolicy(spec).error(); };
-  EXPECT_EQ(error("strided:l=8,tokens=97"),
+  EXPECT_EQ(ErrorOf("strided:l=8,tokens=97"),
             "strided: tokens and l exclude each other: give one of them");
-  EXPECT_EQ(error("fixed:budget=5%,c=8"),
+  EXPECT_EQ(ErrorOf("fixed:budget=5%,c=8"),
             "fixed: budget and c exclude each other: give one of them");
-  EXPECT_EQ(error("fixed:l=16,c=17"), "fixed: c=17 is more than the l=16 rows of a block");
-  EXPECT_EQ(error("fixed:tokens=100"),
+  EXPECT_EQ(ErrorOf("fixed:l=16,c=17"), "fixed: c=17 is more than the l=16 rows of a block");
+  EXPECT_EQ(ErrorOf("fixed:tokens=100"),
             "fixed: tokens=100 is less than the l=128 rows that the newest row's own block may "
             "have");
-  EXPECT_EQ(error("layered:early_window=32"),
+  EXPECT_EQ(ErrorOf("layered:early_window=32"),
             "layered: early_window=32 is less than window=64: early layers read the wider one");
-  EXPECT_EQ(MakePolicy("strided:l=8").value().spec, "strided:l=8");
-  EXPECT_EQ(MakePolicy("fixed").value().spec, "fixed:tokens=193");
+  EXPECT_EQ(SpecOf("strided:l=8"), "strided:l=8");
+  EXPECT_EQ(SpecOf("fixed"), "fixed:tokens=193");
 }
 
 }  // namespace

@@ -1,40 +1,22 @@
 // Policy files: what they say, and that every mistake in one is named with its place.
 #include "select/policy_file.h"
 
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-
+#include "base/test_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace condense {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-class PolicyFileTest : public ::testing::Test {
+class PolicyFileTest : public FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("condense_policy_file_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string Write(const std::string& name, const std::string& text) const {
-    const std::string path = (folder_ / name).string();
-    std::ofstream(path, std::ios::binary) << text;
-    return path;
-  }
   // The canonical spec, or the error.
   std::string Made(const std::string& text) const {
     const Result<BoundPolicy> bound = MakePolicy("@" + Write("p.toml", text));
     return bound.ok() ? bound->spec : bound.error();
   }
-
-  fs::path folder_;
 };
 
 TEST_F(PolicyFileTest, StandsForItsSpec) {
@@ -89,10 +71,10 @@ TEST_F(PolicyFileTest, MistakesAreNamedWithTheirLine) {
 }
 
 TEST_F(PolicyFileTest, AbsentFilesAreNamed) {
-  const std::string path = (folder_ / "none.toml").string();
+  const std::string path = Path("none.toml");
   EXPECT_THAT(MakePolicy("@" + path).error(),
               HasSubstr("policy file '" + path + "': cannot be read: No such file"));
-  EXPECT_THAT(MakePolicy("@" + folder_.string()).error(), HasSubstr("cannot be read: Is a dir"));
+  EXPECT_THAT(MakePolicy("@" + folder_).error(), HasSubstr("cannot be read: Is a dir"));
   EXPECT_THAT(MakePolicy("@").error(), HasSubstr("write @FILE"));
 }
 

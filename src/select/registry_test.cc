@@ -8,20 +8,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "select/key_reader.h"
+#include "select/test_choice.h"
 
 namespace condense {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string SpecOf(const std::string& text) {
-  const Result<BoundPolicy> bound = MakePolicy(text);
-  return bound.ok() ? bound.value().spec : "error: " + bound.error();
-}
-std::string ErrorOf(const std::string& text) {
-  const Result<BoundPolicy> bound = MakePolicy(text);
-  return bound.ok() ? "made: " + bound.value().spec : bound.error();
-}
 
 TEST(Registry, EveryPolicyFileRegistersItsNameAndNoOtherIsThere) {
   std::set<std::string> files, names;

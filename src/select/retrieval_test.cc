@@ -3,15 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <memory>
 #include <string>
 #include <tuple>
 
-#include "select/registry.h"
 #include "select/row_cache.h"
-#include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
 #include "select/test_clusters.h"
@@ -91,17 +86,15 @@ TEST(RetrievalPolicyTest, ProbingAllIsTopk) {
 
 TEST(RetrievalPolicyTest, ReadsWhatItsBudgetSays) {
   for (KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kF32}) {
+    RowCache cache({.n_rows = 4096, .n_kv_heads = 3, .group = 2, .type = type});
+    cache.See({{0, 700}, {712, 4000}});
     for (double percent : {9.0, 20.0, 70.0, 97.0}) {
       for (const char* probe : {"1", "32", "1000"}) {
-        RowCache cache({.n_rows = 4096, .n_kv_heads = 3, .group = 2, .type = type});
-        cache.See({{0, 700}, {712, 4000}});
         const std::string spec = "retrieval:budget=" + std::to_string(percent) + "%,probe=" + probe;
         const Selection selection = Select(cache, spec);
         ASSERT_FALSE(selection.dense) << spec;
         const LayerQuery query = cache.Query();
-        const double row = static_cast<double>(query.kv->KeyBytes() + query.kv->ValueBytes());
-        double bytes = static_cast<double>(selection.summary_bytes);
-        for (int g = 0; g < 3; ++g) bytes += row * CountRows(KRows(selection, g));
+        const double row = RowBytes(*query.kv), bytes = BytesRead(selection, *query.kv);
         const double allowed = percent / 100 * query.n_visible * 3 * row;
         EXPECT_LE(bytes, allowed) << spec;
         EXPECT_GT(bytes, allowed - 3 * 1.1 * row) << spec;
@@ -110,75 +103,20 @@ TEST(RetrievalPolicyTest, ReadsWhatItsBudgetSays) {
   }
 }
 
-TEST(RetrievalPolicyTest, FallsBackWithItsReason) {
+TEST(RetrievalPolicyTest, AsManyTokensAsRowsAreDense) {
   TestCache cache(2048, 2, 4, 16);
-  EXPECT_EQ(Select(cache, "retrieval").reason, Fallback::kNone);
-  EXPECT_EQ(Select(cache, "retrieval:budget=3%").reason, Fallback::kBudget);
-  EXPECT_EQ(Select(cache, "retrieval:budget=100%").reason, Fallback::kShort);
   EXPECT_EQ(Select(cache, "retrieval:tokens=2048").reason, Fallback::kShort);
-  EXPECT_EQ(Select(cache, "retrieval:dense_layers=0").reason, Fallback::kLayer);
-  // The means are not covered: what is always read, and nothing read to choose.
-  const Selection least = Select(cache, "retrieval:budget=4.5%");
-  EXPECT_FALSE(least.dense);
-  EXPECT_EQ(ToRanges(KRows(least, 0)), ToRanges(AlwaysWithLoose(cache.Query(), 1, 64)));
-  EXPECT_EQ(least.summary_bytes, 0u);
-  cache.See({{0, 1023}});
-  EXPECT_EQ(Select(cache, "retrieval").reason, Fallback::kShort);
-  cache.See({{0, 2048}});
-  cache.Key(1, 300)[3] = std::numeric_limits<float>::quiet_NaN();
-  cache.index().MarkWritten(300);
-  for (int h = 0; h < 4; ++h) cache.QueryHead(h)[3] = 1.0f;
-  const Selection selection = Select(cache, "retrieval");
-  EXPECT_EQ(selection.reason, Fallback::kNan);
-  EXPECT_TRUE(selection.dense && selection.k_masks.empty());
-  EXPECT_EQ(selection.summary_bytes, 0u);
-  cache.Hide(300);
-  EXPECT_EQ(Select(cache, "retrieval").reason, Fallback::kNone);
-}
-
-TEST(RetrievalPolicyTest, ThreadsChangeNothing) {
-  for (const char* spec : {"retrieval", "retrieval:budget=12%"}) {
-    RowCache cache({.n_rows = 4096, .n_kv_heads = 3}), other({.n_rows = 4096, .n_kv_heads = 3});
-    const Selection one = Select(cache, spec, 1);
-    ASSERT_FALSE(one.dense);
-    for (int n_threads : {2, 3, 5}) EXPECT_TRUE(Same(one, Select(other, spec, n_threads)));
-  }
-}
-
-// Between two segments that close.
-TEST(RetrievalPolicyTest, AWarmStepAllocatesNothing) {
-  for (const char* spec : {"retrieval", "retrieval:budget=12%"}) {
-    RowCache cache({.n_rows = 4096, .n_kv_heads = 3});
-    const std::unique_ptr<Policy> policy = Make(spec);
-    Selection selection;
-    for (int n : {3968 + 64, 3968 + 64 + 63}) {
-      cache.See({{0, n}});
-      policy->Select(cache.Query(), selection);
-    }
-    ASSERT_FALSE(selection.dense);
-    for (int n = 3968 + 64; n < 3968 + 64 + 64; ++n) {
-      cache.See({{0, n}});
-      const LayerQuery query = cache.Query();
-      const long before = Allocations();
-      policy->Select(query, selection);
-      EXPECT_EQ(Allocations() - before, 0) << spec << ' ' << n;
-    }
-  }
 }
 
 TEST(RetrievalPolicyTest, SpecsSayWhatIsWrong) {
-  const auto error = [](const char* spec) {
-    const Result<BoundPolicy> made = MakePolicy(spec);
-    return made.ok() ? "" : made.error();
-  };
   EXPECT_EQ(
-      error("retrieval:tokens=127"),
+      ErrorOf("retrieval:tokens=127"),
       "retrieval: tokens=127 is less than anchor + window + 63, 128 rows that are always read");
-  EXPECT_EQ(error("retrieval:tokens=193,budget=8%"),
+  EXPECT_EQ(ErrorOf("retrieval:tokens=193,budget=8%"),
             "retrieval: tokens and budget exclude each other: give one of them");
-  EXPECT_EQ(error("retrieval:probe=0"), "retrieval: probe=0 is out of range: 1 to 1000000");
-  EXPECT_EQ(MakePolicy("retrieval")->spec, "retrieval:tokens=193");
-  EXPECT_EQ(MakePolicy("retrieval:probe=64,budget=8%")->spec, "retrieval:budget=8%,probe=64");
+  EXPECT_EQ(ErrorOf("retrieval:probe=0"), "retrieval: probe=0 is out of range: 1 to 1000000");
+  EXPECT_EQ(SpecOf("retrieval"), "retrieval:tokens=193");
+  EXPECT_EQ(SpecOf("retrieval:probe=64,budget=8%"), "retrieval:budget=8%,probe=64");
 }
 
 }  // namespace

@@ -71,4 +71,14 @@ void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& par
   }
 }
 
+void NoticeSegments(const LayerQuery& query, RowParts& parts) {
+  parts.noticed.assign(query.visible.size(), 0);
+  for (int32_t segment : parts.segments) {
+    const size_t first = static_cast<size_t>(segment) * kSegmentBlocks;
+    std::fill_n(parts.noticed.begin() + static_cast<ptrdiff_t>(first),
+                std::min<size_t>(kSegmentBlocks, parts.noticed.size() - first), 0xFFFF);
+  }
+  query.index->Refresh(*query.kv, kFingerprint, parts.noticed);
+}
+
 }  // namespace condense

@@ -25,9 +25,14 @@ struct RowParts {
   // n_segments].
   std::vector<uint16_t> coded;
   int n_always = 0, n_loose = 0, n_coded = 0;
+  std::vector<uint16_t> noticed;  // scratch, [n_blocks]
 };
 
 // Allocates nothing once the vectors have grown to the cache's size.
 void FindRowParts(const LayerQuery& query, int anchor, int window, RowParts& parts);
+
+// So that rows of parts.segments which change unseen are noticed: fingerprints of their whole
+// blocks, other sequences' rows among them, since the graph's own writes are no news.
+void NoticeSegments(const LayerQuery& query, RowParts& parts);
 
 }  // namespace condense

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/attend.h"
+#include "kernels/token_codes.h"
 #include "kernels/top.h"
 
 namespace condense {
@@ -14,73 +15,23 @@ namespace {
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr float kNoCandidate = -1.0f;  // below any share
-constexpr int kMostAnchor = 1024, kMostWindow = 1'000'000, kMostTokens = 32'000'000;
 
 }  // namespace
 
-PolicyKey TokensKey(int rows) {
-  return {"tokens", std::to_string(rows),
-          "budget: rows read per KV head, all that are always read counted; 1 to " +
-              std::to_string(kMostTokens),
-          true};
-}
-
-PolicyKey BudgetKey(const std::string& share, const std::string& counted) {
-  return {"budget", share,
-          "budget: share of the K + V bytes of dense attention, such as 5%; " + counted, true};
-}
-
-PolicyKey AnchorKey(int rows) {
-  return {"anchor", std::to_string(rows),
-          "rows: the first visible ones are always read; 0 to " + std::to_string(kMostAnchor)};
-}
-
-PolicyKey WindowKey(int rows) {
-  return {"window", std::to_string(rows),
-          "rows: the last visible ones are always read; 1 to " + std::to_string(kMostWindow)};
-}
-
-RowOptions ReadRowOptions(KeyReader& reader) {
-  RowOptions options;
-  options.anchor = static_cast<int>(reader.Int("anchor", 0, kMostAnchor));
-  options.window = static_cast<int>(reader.Int("window", 1, kMostWindow));
-  options.dense_layers = reader.Layers("dense_layers");
-  return options;
-}
-
-RowOptions ReadRowBudget(KeyReader& reader, int beside) {
-  RowOptions options = ReadRowOptions(reader);
-  if (reader.Given("budget")) {
-    if (reader.Given("tokens"))
-      reader.Fail("tokens and budget exclude each other: give one of them");
-    options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
-    return options;
-  }
-  options.tokens = static_cast<int>(reader.Int("tokens", 1, kMostTokens));
-  const int least = options.anchor + options.window + beside;
-  if (options.tokens < least) {
-    reader.Fail("tokens=" + std::to_string(options.tokens) + " is less than anchor + window" +
-                (beside > 0 ? " + " + std::to_string(beside) : "") + ", " + std::to_string(least) +
-                " rows that are always read");
-  }
-  return options;
-}
-
-void BlockLogits(const LayerQuery& query, const KvView& keys, int kv_head, int first_block,
-                 int n_blocks, const uint16_t* rows, float* logits) {
+void BlockLogits(const LayerQuery& query, const KvView& keys, const HeadRange& heads,
+                 int first_block, int n_blocks, const uint16_t* rows, float* logits) {
   static thread_local std::vector<const uint16_t*> masks;
-  const int group = query.group();
   AttendArgs args;
-  args.k = keys.KeyRow(kv_head, first_block * kBlockRows);
+  args.k = keys.KeyRow(heads.kv_head, first_block * kBlockRows);
   args.k_stride = keys.k_row;
   args.k_type = keys.k_type;
   args.k_dim = keys.k_dim;
   args.n_blocks = n_blocks;
-  args.n_queries = group;
-  args.q = query.q + static_cast<size_t>(kv_head) * group * keys.k_dim;
+  args.n_queries = heads.n_heads;
+  args.q = query.q + static_cast<size_t>(heads.first_head) * keys.k_dim;
   args.scale = query.scale;
   args.softcap = query.softcap;
-  masks.assign(group, rows);
+  masks.assign(heads.n_heads, rows);
   args.masks = masks.data();
   RowLogits(args, logits);
 }
@@ -166,8 +117,7 @@ int CountToMass(std::span<const double> worth, std::span<const int32_t> order, d
 }
 
 std::optional<double> ExpShares(std::span<float> p) {
-  float max = kMinusInf;
-  for (float z : p) max = z > max || z != z ? z : max;  // keeps NaN
+  const float max = LargestOf(p.data(), static_cast<int>(p.size()));
   if (!std::isfinite(max)) return std::nullopt;
   double sum = 0;
   for (float& z : p) {
@@ -193,7 +143,7 @@ bool RowShares::Compute(const LayerQuery& query, const KvView& keys,
     for (int i = 0; i < keys.n_kv_heads * n_chunks; ++i) {
       const int g = i / n_chunks, block = i % n_chunks * kChunkBlocks;
       const int n = std::min(kChunkBlocks, n_blocks - block);
-      BlockLogits(query, keys, g, block, n, rows.data() + block, logits.data());
+      BlockLogits(query, keys, GroupOf(query, g), block, n, rows.data() + block, logits.data());
       for (int h = 0; h < group; ++h) {
         std::copy_n(logits.data() + static_cast<size_t>(h) * n * kBlockRows, n * kBlockRows,
                     p_.data() + (static_cast<size_t>(g) * group + h) * n_rows_ +
@@ -230,6 +180,19 @@ void AddBestRows(std::span<const uint16_t> candidates, int n_best, RowRanking& r
   const int n =
       TopScores(ranking.worth.data(), n_rows, n_best, ranking.keys.data(), ranking.order.data());
   for (int i = 0; i < n; ++i) AddRow(mask, ranking.order[i]);
+}
+
+void PoolAround(std::span<const float> values, int pool, bool average, std::span<float> out) {
+  const int n = static_cast<int>(values.size()), reach = pool / 2;
+  for (int i = 0; i < n; ++i) {
+    const int begin = std::max(0, i - reach), end = std::min(n, i + reach + 1);
+    float largest = values[begin], sum = 0;
+    for (int j = begin; j < end; ++j) {
+      largest = std::max(largest, values[j]);
+      sum += values[j];
+    }
+    out[i] = average ? sum / static_cast<float>(pool) : largest;
+  }
 }
 
 void RowsWithout(std::span<const uint16_t> rows, std::span<const uint16_t> others,

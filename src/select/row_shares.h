@@ -1,38 +1,18 @@
-// What policies share that choose rows by attention: keys that count rows, exact softmax shares of
-// rows, the best rows of a ranking. Which rows are always read: select/row_parts.h.
+// What policies share that choose rows by attention: exact softmax shares of rows, the best rows of
+// a ranking, one choice a KV head. Which rows are always read: select/row_parts.h; their keys:
+// select/row_keys.h.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "select/key_reader.h"
 #include "select/policy.h"
 
 namespace condense {
-
-// How much a policy reads of each KV head, and what of it always.
-struct RowOptions {
-  int tokens = 0;                    // rows in all, unless byte_share is set
-  std::optional<double> byte_share;  // (0, 1] of the bytes that dense attention reads
-  int anchor = 1, window = 64;
-  LayerRange dense_layers;
-};
-
-// The keys `tokens`, `anchor` and `window` of that many rows, and `budget` ("8%", or "" where
-// another key decides unless it is given). `counted`: what the budget counts.
-PolicyKey TokensKey(int rows);
-PolicyKey BudgetKey(const std::string& share, const std::string& counted);
-PolicyKey AnchorKey(int rows);
-PolicyKey WindowKey(int rows);
-
-// Reads `anchor`, `window`, `dense_layers`.
-RowOptions ReadRowOptions(KeyReader& reader);
-// The same, with `tokens` or `budget`, which exclude each other. `beside`: rows that are read
-// always beside anchor and window, at most; `tokens` below all these is an error.
-RowOptions ReadRowBudget(KeyReader& reader, int beside = 0);
 
 // exp(logit) of rows over its sum, per query head, in FP32 with a sum in double: the same bits for
 // every thread count. Allocates nothing once its buffers have grown to the cache's size.
@@ -53,14 +33,14 @@ class RowShares {
   std::vector<double> share_;  // [n_query_heads] what 1 of p_ is as a share
 };
 
+// As the model caps logits, if it does.
+inline float SoftCapped(const LayerQuery& query, float logit) {
+  return query.softcap > 0 ? query.softcap * std::tanh(logit / query.softcap) : logit;
+}
+
 // The largest becomes 1: p = exp(p - largest). Returns the inverse of their sum; nullopt where one
 // is NaN or infinite, or all are -inf.
 std::optional<double> ExpShares(std::span<float> p);
-
-// Logits of up to 512 neighbouring rows of one KV head, [group, 16 n_blocks], -inf where their bit
-// in `rows` is 0. first_block: of the cache.
-void BlockLogits(const LayerQuery& query, const KvView& keys, int kv_head, int first_block,
-                 int n_blocks, const uint16_t* rows, float* logits);
 
 // Query heads [first_head, first_head + n_heads) of one KV head.
 struct HeadRange {
@@ -70,7 +50,16 @@ inline HeadRange GroupOf(const LayerQuery& query, int kv_head) {
   return {kv_head, kv_head * query.group(), query.group()};
 }
 
-// Logits of any rows, in any order: [n_heads, stride], 16 BlocksFor(rows.size()) of each set, -inf
+// Logits of up to 512 neighbouring rows, [n_heads, 16 n_blocks], -inf where their bit in `rows` is
+// 0. first_block: of the cache.
+void BlockLogits(const LayerQuery& query, const KvView& keys, const HeadRange& heads,
+                 int first_block, int n_blocks, const uint16_t* rows, float* logits);
+
+// What a list of n rows takes in ListLogits: whole blocks.
+inline size_t ListStride(size_t n) {
+  return static_cast<size_t>(BlocksFor(static_cast<int>(n))) * kBlockRows;
+}
+// Logits of any rows, in any order: [n_heads, stride], ListStride(rows.size()) of each set, -inf
 // past the last row. q: [n_query_heads, k_dim], the step's own or another query.
 void ListLogits(const LayerQuery& query, const KvView& keys, const HeadRange& heads, const float* q,
                 std::span<const int32_t> rows, float* logits, size_t stride);
@@ -103,8 +92,45 @@ struct RowRanking {
 void AddBestRows(std::span<const uint16_t> candidates, int n_best, RowRanking& ranking,
                  std::span<uint16_t> mask);
 
+// out[i] = the largest of the `pool` (odd) values around values[i], or their sum over `pool`; at
+// the ends there are fewer. Not in place.
+void PoolAround(std::span<const float> values, int pool, bool average, std::span<float> out);
+
 // rows & ~others, to `out`.
 void RowsWithout(std::span<const uint16_t> rows, std::span<const uint16_t> others,
                  std::vector<uint16_t>& out);
+
+// Makes `selection` of `always` ([n_blocks]) and the rows that choose(kv_head, head, mask) adds to
+// it, KV heads side by side. `choose` returns the bytes that it read to choose, or nullopt where
+// something is not finite: then, and where no row is left out, the selection is dense. heads:
+// scratch, grows to one a KV head.
+template <class Head, class Choose>
+void ChooseByHead(const LayerQuery& query, std::span<const uint16_t> always,
+                  std::vector<Head>& heads, Selection& selection, const Choose& choose) {
+  const int n_heads = query.kv->n_kv_heads;
+  const size_t n_blocks = query.visible.size();
+  selection.n_blocks = static_cast<int>(n_blocks);
+  selection.k_masks.resize(n_heads * n_blocks);
+  if (heads.size() < static_cast<size_t>(n_heads)) heads.resize(n_heads);
+  bool finite = true, all_read = true;
+  uint64_t bytes = 0;
+#pragma omp parallel for num_threads(query.n_threads) if (query.n_threads > 1) schedule(static) \
+    reduction(&& : finite, all_read) reduction(+ : bytes)
+  for (int g = 0; g < n_heads; ++g) {
+    const std::span<uint16_t> mask(selection.KMask(g), n_blocks);
+    std::copy(always.begin(), always.end(), mask.begin());
+    const std::optional<uint64_t> read = choose(g, heads[g], mask);
+    finite = finite && read;
+    bytes += read.value_or(0);
+    all_read = all_read && CountRows(mask) == query.n_visible;
+  }
+  if (!finite || all_read) {
+    selection.Reset();
+    selection.reason = finite ? Fallback::kShort : Fallback::kNan;
+    return;
+  }
+  selection.dense = false;
+  selection.summary_bytes = bytes;
+}
 
 }  // namespace condense

@@ -111,13 +111,14 @@ class SlowFrame {
   std::map<int, double> OverHeads(int first, int n_heads, bool mass, const Score& score) const {
     std::map<int, double> total;
     for (int h = first; h < first + n_heads; ++h) {
+      std::map<int, double> of_head;
       double sum = 0;
-      for (int b : candidates_) sum += std::exp(score(h, b));
-      for (int b : candidates_) {
+      for (int b : candidates_) sum += std::exp(of_head[b] = score(h, b));
+      for (const auto& [b, z] : of_head) {
         if (mass) {
-          total[b] += std::exp(score(h, b)) / sum;
+          total[b] += std::exp(z) / sum;
         } else {
-          total[b] = h == first ? score(h, b) : std::max(total[b], score(h, b));
+          total[b] = h == first ? z : std::max(total[b], z);
         }
       }
     }

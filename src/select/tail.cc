@@ -7,6 +7,7 @@
 
 #include "kernels/summary.h"
 #include "select/block_mass.h"
+#include "select/row_shares.h"
 
 namespace condense {
 namespace {
@@ -51,7 +52,7 @@ bool HeadTail(const LayerQuery& query, Tail tail, std::span<const uint16_t> whol
       z[b] = kMinusInf;
       continue;
     }
-    if (query.softcap > 0) z[b] = query.softcap * std::tanh(z[b] / query.softcap);
+    z[b] = SoftCapped(query, z[b]);
     if (tail == Tail::kVar) z[b] += 0.5f * scratch.variances[b];
     z[b] += LogRows(n);
     if (!std::isfinite(z[b])) return false;

@@ -68,9 +68,7 @@ inline std::vector<SlowCluster> RankedClusters(TestCache& cache, const LayerQuer
     for (size_t c = 0; c < clusters.size(); ++c) {
       double z = 0;
       for (int d = 0; d < dim; ++d) z += cache.QueryHead(h)[d] * means[c][d];
-      z *= query.scale;
-      if (query.softcap > 0) z = query.softcap * std::tanh(z / query.softcap);
-      p.push_back(std::exp(z));
+      p.push_back(std::exp(Capped(z * query.scale, query.softcap)));
       sum += p.back() * clusters[c].size;
     }
     for (size_t c = 0; c < clusters.size(); ++c) clusters[c].worth += p[c] / sum;

@@ -30,6 +30,10 @@ inline std::vector<int> RowsOutside(const LayerQuery& query, const RowMask& alwa
   return rows;
 }
 
+inline std::vector<int> VisibleRows(const LayerQuery& query) {
+  return RowsOutside(query, RowMask(query.visible.size(), 0));
+}
+
 // Of the visible rows outside `always`, the n of the greatest worth: higher first, then lower row.
 inline RowMask WithBest(const LayerQuery& query, const RowMask& always,
                         const std::vector<double>& worth, int n) {
@@ -40,14 +44,17 @@ inline RowMask WithBest(const LayerQuery& query, const RowMask& always,
   return mask;
 }
 
+inline double Capped(double logit, double softcap) {
+  return softcap > 0 ? softcap * std::tanh(logit / softcap) : logit;
+}
+
 // A head's logit of one row.
 inline double Logit(TestCache& cache, const LayerQuery& query, int head, int row) {
   double z = 0;
   for (int c = 0; c < query.kv->k_dim; ++c) {
     z += static_cast<double>(cache.QueryHead(head)[c]) * cache.Key(head / query.group(), row)[c];
   }
-  z *= query.scale;
-  return query.softcap > 0 ? query.softcap * std::tanh(z / query.softcap) : z;
+  return Capped(z * query.scale, query.softcap);
 }
 
 // exp(logit) of each of `rows` over their sum, summed over heads [first, last); 0 of other rows.
@@ -66,8 +73,7 @@ inline std::vector<double> Shares(TestCache& cache, const LayerQuery& query, int
 // The same over the heads of one group and all visible rows.
 inline std::vector<double> Worth(TestCache& cache, const LayerQuery& query, int kv_head) {
   const int group = query.group();
-  return Shares(cache, query, kv_head * group, (kv_head + 1) * group,
-                RowsOutside(query, RowMask(query.visible.size(), 0)));
+  return Shares(cache, query, kv_head * group, (kv_head + 1) * group, VisibleRows(query));
 }
 
 }  // namespace condense

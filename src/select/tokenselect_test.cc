@@ -2,14 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
-#include <memory>
 #include <string>
 #include <tuple>
 
-#include "select/registry.h"
 #include "select/row_cache.h"
-#include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
 #include "select/test_rows.h"
@@ -140,33 +138,20 @@ TEST(TokenSelectPolicyTest, ThreadsChangeNothing) {
 
 TEST(TokenSelectPolicyTest, AWarmStepAllocatesNothing) {
   RowCache cache({.n_rows = 3000, .n_kv_heads = 3});
-  const std::unique_ptr<Policy> policy = Make("tokenselect:tokens=400,pool=3");
-  Selection selection;
-  policy->Select(cache.Query(), selection);
-  ASSERT_FALSE(selection.dense);
-  for (int n = 2960; n < 3000; ++n) {
-    cache.See({{0, n}});
-    const LayerQuery query = cache.Query();
-    const long before = Allocations();
-    policy->Select(query, selection);
-    EXPECT_EQ(Allocations() - before, 0) << n;
-  }
+  ExpectNoAllocations(cache, "tokenselect:tokens=400,pool=3", {3000}, {2960, 3000});
 }
 
 TEST(TokenSelectPolicyTest, SpecsSayWhatIsWrong) {
-  const auto error = [](const char* spec) {
-    const Result<BoundPolicy> made = MakePolicy(spec);
-    return made.ok() ? "" : made.error();
-  };
-  EXPECT_EQ(error("tokenselect:tokens=193,window=512"),
+  EXPECT_EQ(ErrorOf("tokenselect:tokens=193,window=512"),
             "tokenselect: tokens=193 is less than anchor + window, 521 rows that are always read");
-  EXPECT_EQ(error("tokenselect:pool=4"),
+  EXPECT_EQ(ErrorOf("tokenselect:pool=4"),
             "tokenselect: pool=4 is even: as many rows count before a row as after it, so give an "
             "odd number");
-  EXPECT_EQ(error("tokenselect:anchor=-1"), "tokenselect: anchor=-1 is out of range: 0 to 1000000");
-  EXPECT_THAT(error("tokenselect:budget=8%"), ::testing::HasSubstr("has no key 'budget'"));
-  EXPECT_EQ(MakePolicy("tokenselect")->spec, "tokenselect:tokens=2688");
-  EXPECT_EQ(MakePolicy("tokenselect:anchor=auto,window=64,tokens=193")->spec,
+  EXPECT_EQ(ErrorOf("tokenselect:anchor=-1"),
+            "tokenselect: anchor=-1 is out of range: 0 to 1000000");
+  EXPECT_THAT(ErrorOf("tokenselect:budget=8%"), ::testing::HasSubstr("has no key 'budget'"));
+  EXPECT_EQ(SpecOf("tokenselect"), "tokenselect:tokens=2688");
+  EXPECT_EQ(SpecOf("tokenselect:anchor=auto,window=64,tokens=193"),
             "tokenselect:tokens=193,window=64");
 }
 

@@ -3,16 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
-#include <memory>
-#include <numeric>
 #include <string>
 
-#include "select/registry.h"
 #include "select/row_cache.h"
-#include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
 #include "select/test_rows.h"
@@ -261,36 +255,22 @@ TEST(TopkPolicyTest, HoldsMoreMassThanTheHeaviestBlocks) {
 
 TEST(TopkPolicyTest, AWarmStepAllocatesNothing) {
   RowCache cache({.n_rows = 3000, .n_kv_heads = 3});
-  const std::unique_ptr<Policy> policy = Make("topk:budget=8%");
-  Selection selection;
-  policy->Select(cache.Query(), selection);
-  ASSERT_FALSE(selection.dense);
-  for (int n = 2900; n < 3000; ++n) {
-    cache.See({{0, n}});
-    const LayerQuery query = cache.Query();
-    const long before = Allocations();
-    policy->Select(query, selection);
-    EXPECT_EQ(Allocations() - before, 0) << n;
-  }
+  ExpectNoAllocations(cache, "topk:budget=8%", {3000}, {2900, 3000});
 }
 
 TEST(TopkPolicyTest, SpecsSayWhatIsWrong) {
-  const auto error = [](const char* spec) {
-    const Result<BoundPolicy> made = MakePolicy(spec);
-    return made.ok() ? "" : made.error();
-  };
-  EXPECT_EQ(error("topk:tokens=193,budget=8%"),
+  EXPECT_EQ(ErrorOf("topk:tokens=193,budget=8%"),
             "topk: tokens and budget exclude each other: give one of them");
-  EXPECT_EQ(error("topk:tokens=64"),
+  EXPECT_EQ(ErrorOf("topk:tokens=64"),
             "topk: tokens=64 is less than anchor + window, 65 rows that are always read");
-  EXPECT_EQ(error("topk:budget=8"), "topk: budget: '8' is no percentage (such as 5%)");
-  EXPECT_EQ(error("topk:budget=0%"), "topk: budget=0% is out of range: 0.01% to 100%");
-  EXPECT_EQ(error("topk:window=0"), "topk: window=0 is out of range: 1 to 1000000");
-  EXPECT_EQ(error("topk:anchor=1025"), "topk: anchor=1025 is out of range: 0 to 1024");
-  EXPECT_THAT(error("topk:blocks=8"), ::testing::HasSubstr("has no key 'blocks'"));
-  EXPECT_EQ(MakePolicy("topk")->spec, "topk:tokens=193");
-  EXPECT_EQ(MakePolicy("topk:window=64,budget=8.0%")->spec, "topk:budget=8%");
-  EXPECT_EQ(MakePolicy("topk:tokens=97,anchor=0,dense_layers=0-1")->spec,
+  EXPECT_EQ(ErrorOf("topk:budget=8"), "topk: budget: '8' is no percentage (such as 5%)");
+  EXPECT_EQ(ErrorOf("topk:budget=0%"), "topk: budget=0% is out of range: 0.01% to 100%");
+  EXPECT_EQ(ErrorOf("topk:window=0"), "topk: window=0 is out of range: 1 to 1000000");
+  EXPECT_EQ(ErrorOf("topk:anchor=1025"), "topk: anchor=1025 is out of range: 0 to 1024");
+  EXPECT_THAT(ErrorOf("topk:blocks=8"), ::testing::HasSubstr("has no key 'blocks'"));
+  EXPECT_EQ(SpecOf("topk"), "topk:tokens=193");
+  EXPECT_EQ(SpecOf("topk:window=64,budget=8.0%"), "topk:budget=8%");
+  EXPECT_EQ(SpecOf("topk:tokens=97,anchor=0,dense_layers=0-1"),
             "topk:tokens=97,anchor=0,dense_layers=0-1");
 }
 

@@ -1,7 +1,5 @@
 // What every registered policy must keep (POLICIES.md, conformance). Parameters are specs made from
 // the registry's own keys: a new policy is tested without a new line here.
-#include <cctype>
-#include <cmath>
 #include <map>
 #include <set>
 
@@ -11,6 +9,7 @@
 #include "made_files.h"
 #include "select/key_reader.h"
 #include "select/registry.h"
+#include "select/test_choice.h"
 
 namespace condense {
 namespace {
@@ -21,13 +20,6 @@ const PolicyInfo& InfoOf(const std::string& name) {
   }
   CONDENSE_CHECK(!"no such policy");
   return *RegisteredPolicies().front();
-}
-
-bool HasKey(const PolicyInfo& info, const std::string& name) {
-  for (const PolicyKey& key : info.keys) {
-    if (key.name == name) return true;
-  }
-  return false;
 }
 
 // Settings that the frame carries out, whatever scores the blocks. With sanitizers, where a test
@@ -85,12 +77,6 @@ std::vector<std::string> AllSpecs() {
   return specs;
 }
 
-std::string TestName(const ::testing::TestParamInfo<std::string>& param) {
-  std::string name = std::to_string(param.index) + "_";
-  for (char c : param.param) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
-
 class Conformance : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -98,15 +84,9 @@ class Conformance : public ::testing::TestWithParam<std::string> {
     ASSERT_TRUE(spec.ok()) << spec.error();
     spec_ = spec.value();
     info_ = &InfoOf(spec_.name);
+    ASSERT_EQ(ErrorOf(GetParam()), "");
     policy_ = Make(GetParam());
-    ASSERT_NE(policy_, nullptr);
     if (policy_->least_rows() > 512) lead_ = 3 * 1024;
-  }
-
-  static std::unique_ptr<Policy> Make(const std::string& text) {
-    Result<BoundPolicy> bound = MakePolicy(text);
-    EXPECT_TRUE(bound.ok()) << bound.error();
-    return bound.ok() ? std::move(bound.value().policy) : nullptr;
   }
 
   // A key's value in force; "" where the policy lacks it.
@@ -323,20 +303,23 @@ std::vector<StepResult> Decode(Host& host, Sequence& sequence, const Policy& pol
 TEST_P(Conformance, RollingBackAndAppendingEqualsNeverHavingAppended) {
   const std::vector<uint64_t> first = {50, 51, 52, 53, 54, 55, 56};
   const std::vector<uint64_t> next = {60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71};
+  Host straight(lead_ + 1024);
+  Sequence a;
+  Begin(straight, a);
+  straight.Prefill(a, After({0, 880}), 1);
+  Decode(straight, a, *policy_, first);
+  const std::vector<StepResult> x = Decode(straight, a, *policy_, next);
   for (int rejected : {1, 3, 9}) {
-    Host straight(lead_ + 1024), rolled(lead_ + 1024);
-    Sequence a, b;
-    Begin(straight, a);
+    Host rolled(lead_ + 1024);
+    Sequence b;
     Begin(rolled, b);
-    straight.Prefill(a, After({0, 880}), 1);
     rolled.Prefill(b, After({0, 880}), 1);
-    Decode(straight, a, *policy_, first);
     Decode(rolled, b, *policy_, first);
     std::vector<uint64_t> draft;
     for (int i = 0; i < rejected; ++i) draft.push_back(900 + i);
     Decode(rolled, b, *policy_, draft);
     b.cells.resize(b.cells.size() - rejected);
-    const auto x = Decode(straight, a, *policy_, next), y = Decode(rolled, b, *policy_, next);
+    const std::vector<StepResult> y = Decode(rolled, b, *policy_, next);
     for (size_t i = 0; i < next.size(); ++i) {
       EXPECT_TRUE(SameBits(x[i].out, y[i].out)) << rejected << " rejected, step " << i;
       EXPECT_EQ(x[i].count.unique_rows, y[i].count.unique_rows);

@@ -3,8 +3,11 @@
 // that two hosts that saw the same sequence hold the same rows.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -254,6 +257,39 @@ inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
     return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y);
   });
+}
+
+// A sparse step and what was observed of its heads.
+struct Observed {
+  StepResult step;
+  std::vector<Observation> heads;
+};
+
+// A step behind 3,000 rows. The observer compares what the step returned with what a dense one
+// does.
+inline Observed ObservedStep(const Policy& policy, const Policy& dense) {
+  Host host(3072);
+  Sequence sequence;
+  host.Prefill(sequence, {0, 3000}, 7);
+  host.Append(sequence, 3000, 8);
+  Observed observed;
+  host.Observe(
+      [&](std::span<const Observation> all) { observed.heads.assign(all.begin(), all.end()); });
+  observed.step = host.Step(sequence, policy);
+  host.Observe(nullptr);
+  const StepResult full = host.Step(sequence, dense);
+  EXPECT_TRUE(observed.step.count.sparse);
+  EXPECT_EQ(observed.heads.size(), static_cast<size_t>(kHeads));
+  for (const Observation& o : observed.heads) {
+    double error = 0;
+    for (int c = o.query_head * kDim; c < (o.query_head + 1) * kDim; ++c)
+      error += (full.out[c] - observed.step.out[c]) * (full.out[c] - observed.step.out[c]);
+    EXPECT_GT(error, 0);
+    EXPECT_NEAR(o.output_error, std::sqrt(error), 1e-5);
+    EXPECT_LT(o.identity_error, 1e-5);
+    EXPECT_GT(o.omitted_mass, 0);
+  }
+  return observed;
 }
 
 }  // namespace condense

@@ -2,6 +2,9 @@
 // made here and served without being written.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <cctype>
 #include <string>
 
 #include "base/text.h"
@@ -32,6 +35,20 @@ inline std::string MadeSpec(const PolicyInfo& info, const std::string& settings)
     if (key.required) keys += (keys.empty() ? "" : ",") + key.name + "=made/" + info.name;
   }
   return keys.empty() ? info.name : info.name + ":" + keys;
+}
+
+inline bool HasKey(const PolicyInfo& info, const std::string& name) {
+  for (const PolicyKey& key : info.keys) {
+    if (key.name == name) return true;
+  }
+  return false;
+}
+
+// A test of a spec by its place in the list and the spec.
+inline std::string TestName(const ::testing::TestParamInfo<std::string>& param) {
+  std::string name = std::to_string(param.index) + "_";
+  for (char c : param.param) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
 }
 
 }  // namespace condense

@@ -2,7 +2,7 @@
 // a unified cache: their rows alternate, so that no segment of the later cells is one sequence's.
 #include "gtest/gtest.h"
 #include "host.h"
-#include "select/registry.h"
+#include "select/test_choice.h"
 
 namespace condense {
 namespace {
@@ -10,12 +10,7 @@ namespace {
 constexpr int kPrompt = 4000;  // rows; the prompts meet within a segment
 constexpr int kCells = 2 * kPrompt + 1216;
 constexpr int kSteps = 400;
-
-std::unique_ptr<Policy> Make() {
-  Result<BoundPolicy> bound = MakePolicy("condense:budget=8%");
-  CONDENSE_CHECK(bound.ok());
-  return std::move(bound->policy);
-}
+constexpr const char* kSpec = "condense:budget=8%";
 
 // A sequence in company, and in a cache of its own in the same cells.
 struct Twice {
@@ -47,7 +42,7 @@ void StepBoth(Host& host, Twice& a, Twice& b, const Policy& policy) {
 }
 
 TEST(SideBySideTest, AlternatingSequencesAreSparseAndChooseAsTheyDoAlone) {
-  const std::unique_ptr<Policy> policy = Make();
+  const std::unique_ptr<Policy> policy = Make(kSpec);
   Host host(kCells);
   Twice a, b;
   a.Prefill(host, {0, kPrompt}, 1);
@@ -65,7 +60,7 @@ TEST(SideBySideTest, AlternatingSequencesAreSparseAndChooseAsTheyDoAlone) {
 }
 
 TEST(SideBySideTest, AThirdSequenceInTheCellsOfOneThatWentLeavesTheOtherAlone) {
-  const std::unique_ptr<Policy> policy = Make();
+  const std::unique_ptr<Policy> policy = Make(kSpec);
   Host host(kCells);
   Twice a, b, c;
   a.Prefill(host, {0, kPrompt}, 1);

@@ -3,16 +3,10 @@
 
 #include "gtest/gtest.h"
 #include "host.h"
-#include "select/registry.h"
+#include "select/test_choice.h"
 
 namespace condense {
 namespace {
-
-std::unique_ptr<Policy> Make(const std::string& spec) {
-  Result<BoundPolicy> bound = MakePolicy(spec);
-  CONDENSE_CHECK(bound.ok());
-  return std::move(bound->policy);
-}
 
 double Half(const std::byte* row, int c) {
   return F32FromF16(reinterpret_cast<const uint16_t*>(row)[c]);
@@ -51,7 +45,7 @@ TEST(TailSelection, JoinsTheSoftmax) {
           key[c] += (k[c] = Half(view.KeyRow(g, row), c)) / 16;
           value[c] += (v[c] = Half(view.ValueRow(g, row), c)) / 16;
         }
-        if (HasRow({selection.KMask(g), static_cast<size_t>(selection.n_blocks)}, row)) {
+        if (HasRow(KRows(selection, g), row)) {
           add(1, k, v);
         } else {
           ++unread;
@@ -67,25 +61,8 @@ TEST(TailSelection, JoinsTheSoftmax) {
 TEST(TailSelection, ObserverSeesWhatTheStepReturned) {
   for (const char* spec :
        {"mean:blocks=8,tail=on", "mean:blocks=8,tail=var,share=per_head", "compkv:budget=12%"}) {
-    Host host(3072);
-    Sequence sequence;
-    host.Prefill(sequence, {0, 3000}, 7);
-    host.Append(sequence, 3000, 8);
-    std::vector<Observation> seen;
-    host.Observe([&](std::span<const Observation> all) { seen.assign(all.begin(), all.end()); });
-    const StepResult step = host.Step(sequence, *Make(spec));
-    host.Observe(nullptr);
-    const StepResult full = host.Step(sequence, *Make("dense"));
-    ASSERT_TRUE(step.count.sparse) << spec;
-    ASSERT_EQ(seen.size(), static_cast<size_t>(kHeads));
-    for (const Observation& o : seen) {
-      double error = 0;
-      for (int c = o.query_head * kDim; c < (o.query_head + 1) * kDim; ++c)
-        error += (full.out[c] - step.out[c]) * (full.out[c] - step.out[c]);
-      EXPECT_NEAR(o.output_error, std::sqrt(error), 1e-5) << spec;
-      EXPECT_LT(o.identity_error, 1e-5) << spec;
-      EXPECT_GT(o.omitted_mass, 0) << spec;
-    }
+    SCOPED_TRACE(spec);
+    ObservedStep(*Make(spec), *Make("dense"));
   }
 }
 

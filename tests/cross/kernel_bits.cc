@@ -58,17 +58,32 @@ void AttendRows(const KernelData& data, Hash& hash) {
   AddState(data, hash);
 }
 
-uint64_t AttentionBits(const KernelCase& shape) {
+// A chunk's logits as shares, added up over its queries.
+uint64_t ColumnSumsBits(const KernelData& data, const std::vector<float>& logits) {
+  Hash hash;
+  const size_t n = logits.size() / data.max.size();
+  std::vector<float> sums(n, 0.0f);
+  for (size_t i = 0; i < data.max.size(); ++i) {
+    if (data.sum[i] > 0) AddShares(logits.data() + i * n, n, data.max[i], data.sum[i], sums.data());
+  }
+  hash.Add(sums);
+  return hash.value();
+}
+
+struct AttentionHashes {
+  uint64_t states = 0, column_sums = 0;
+};
+
+AttentionHashes AttentionBits(const KernelCase& shape) {
   Hash hash;
   KernelData data(shape);
   const AttendArgs& args = data.args();
   AttendChunk(args);
   AddState(data, hash);
-  if (shape.n_queries <= 12) {
-    std::vector<float> logits(static_cast<size_t>(args.n_queries) * args.n_blocks * kBlockRows);
-    RowLogits(args, logits.data());
-    hash.Add(logits);
-  }
+  std::vector<float> logits(static_cast<size_t>(args.n_queries) * args.n_blocks * kBlockRows);
+  RowLogits(args, logits.data());
+  const uint64_t column_sums = ColumnSumsBits(data, logits);
+  if (shape.n_queries <= 12) hash.Add(logits);
   if (shape.n_queries == 2 || shape.n_queries == 3) {
     const auto state = [&](int query) {
       return AttendState{&data.o[static_cast<size_t>(query) * args.v_dim], &data.max[query],
@@ -79,7 +94,7 @@ uint64_t AttentionBits(const KernelCase& shape) {
   }
   if (shape.n_rows % kBlockRows == 0 && shape.n_queries <= 12) AttendBackwards(data, hash);
   if (shape.n_queries <= 12) AttendRows(data, hash);
-  return hash.value();
+  return {hash.value(), column_sums};
 }
 
 // Statistics of one chunk's blocks, their scores by each of 3 queries, and sums of them.
@@ -156,29 +171,15 @@ uint64_t CopiesBits(KvType type, int dim) {
   return hash.value();
 }
 
-// A chunk's logits as shares, added up over its queries.
-uint64_t ColumnSumsBits(const KernelCase& shape) {
-  Hash hash;
-  KernelData data(shape);
-  AttendChunk(data.args());
-  const size_t n = static_cast<size_t>(data.args().n_blocks) * kBlockRows;
-  std::vector<float> logits(data.args().n_queries * n), sums(n, 0.0f);
-  RowLogits(data.args(), logits.data());
-  for (size_t i = 0; i < data.max.size(); ++i) {
-    if (data.sum[i] > 0) AddShares(logits.data() + i * n, n, data.max[i], data.sum[i], sums.data());
-  }
-  hash.Add(sums);
-  return hash.value();
-}
-
 void PrintTarget(const std::string& target) {
   const auto print = [&](const std::string& name, uint64_t bits) {
     std::printf("%s\t%s\t%016llx\n", target.c_str(), name.c_str(),
                 static_cast<unsigned long long>(bits));
   };
   for (const KernelCase& shape : KernelCases()) {
-    print(shape.Name(), AttentionBits(shape));
-    print("column sums, " + shape.Name(), ColumnSumsBits(shape));
+    const AttentionHashes hashes = AttentionBits(shape);
+    print(shape.Name(), hashes.states);
+    print("column sums, " + shape.Name(), hashes.column_sums);
   }
   for (int dim : {64, 96, 128, 256}) {
     for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0})

@@ -3,7 +3,7 @@ themselves are k-means, which leaves room: the program hands over which rows eac
 
 import numpy as np
 
-from stored import Pick, half, rows_pick, share_error
+from stored import Pick, half, percent, rows_pick, share_error
 
 
 class Ranked:
@@ -32,7 +32,7 @@ def in_no_list(step, lists):
 def check_tactic(name, keys, layer, steps):
     """The set is the best clusters, whole; where the curve ends it, the true mass of what is read is near `mass`."""
     del name
-    wrongs, most = [], float(keys.get("budget", "25%").rstrip("%")) / 100
+    wrongs, most = [], percent(keys.get("budget", "25%"))
     for i, said in enumerate(steps):
         step = layer.step(i)
         if said["dense"]:
@@ -95,7 +95,7 @@ def check_retrieval(name, keys, layer, steps):
             pick = rows_pick(always, shares.sum(0), bounds, total, probed)
             if wrong := pick.wrong(rows):
                 wrongs.append(f"step {i}, head {g}, {probe} lists: {wrong}")
-            allowed = float(keys.get("budget", "100%").rstrip("%")) / 100 * step.dense_bytes * layer.n_kv_heads
+            allowed = percent(keys.get("budget", "100%")) * step.dense_bytes * layer.n_kv_heads
         read = sum(2 * layer.row_bytes * len(rows) for rows in said["k"]) + said["summary_bytes"]
         if read > allowed:
             wrongs.append(f"step {i}: {read} bytes are read of {allowed:.0f}")

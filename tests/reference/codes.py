@@ -7,7 +7,7 @@ steps at most. Its exponentials come from a float's exponent bits: off by 3.1 % 
 
 import numpy as np
 
-from stored import Pick, rows_pick, share_error, softmax
+from stored import Pick, percent, rows_pick, share_error, softmax
 
 SEGMENT = 64
 EXPONENTIAL = 0.032
@@ -67,15 +67,11 @@ class Codes:
         return wrongs
 
 
-def share(text):
-    return float(text.rstrip("%")) / 100
-
-
 def budget_wrong(keys, step, said):
     """All bytes read, against the budget; a row more for each KV head would exceed it."""
     layer = step.layer
     read = sum(layer.row_bytes * (len(k) + len(v)) for k, v in zip(said["k"], said["v"])) + said["summary_bytes"]
-    allowed = share(keys.get("budget", "8%")) * step.dense_bytes * layer.n_kv_heads
+    allowed = percent(keys.get("budget", "8%")) * step.dense_bytes * layer.n_kv_heads
     if read > allowed:
         return f"{read} bytes are read of {allowed:.0f}"
     if "mass" not in keys and read + 4 * layer.row_bytes * layer.n_kv_heads < allowed:
@@ -85,7 +81,7 @@ def budget_wrong(keys, step, said):
 
 def best_segments(keys, step, kv_head, codes, n_segments):
     """[n_segments] bool: whose codes are read; None where a near-tie leaves it open."""
-    n = int(np.ceil(share(keys["scan"]) * n_segments - 1e-9))
+    n = int(np.ceil(percent(keys["scan"]) * n_segments - 1e-9))
     scores = sum(softmax(step.scale * codes.centroids[:n_segments] @ q) for q in step.heads(kv_head))
     order = np.argsort(-scores, kind="stable")
     if n < n_segments and scores[order[n - 1]] - scores[order[n]] < 1e-4 * scores[order[n]]:

@@ -3,7 +3,7 @@ goes on from the rows that the program kept, so that one near-tie does not count
 
 import numpy as np
 
-from stored import Pick, rows_pick, share_error, softmax
+from stored import Pick, percent, rows_pick, share_error, softmax
 
 
 def prompt_shares(layer, kv_head, queries):
@@ -17,7 +17,7 @@ def prompt_shares(layer, kv_head, queries):
 
 def total_rows(keys, default, step):
     if "budget" in keys:
-        return int(float(keys["budget"].rstrip("%")) / 100 * step.n)
+        return int(percent(keys["budget"]) * step.n)
     return int(keys.get("tokens", default))
 
 
@@ -53,7 +53,7 @@ def check_h2o(name, keys, layer, steps):
             return [f"step {i}: dense, for reason {said['reason']}"]
         for s, rows in enumerate(said["k"]):
             total = len(rows) if "budget" in keys else total_rows(keys, 97, step)
-            recent = int(np.ceil(float(keys.get("recent", "50%").rstrip("%")) / 100 * total))
+            recent = int(np.ceil(percent(keys.get("recent", "50%")) * total))
             always = np.arange(step.n) >= step.n - max(recent, 1)
             scores, living = fill(sums[s], step.n), np.append(alive[s], True)
             always &= living

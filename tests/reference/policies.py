@@ -9,7 +9,7 @@ from codes import check_condense
 from clusters import check_retrieval, check_tactic
 from evicting import check_h2o, check_infllm, check_snapkv, check_tova
 from frame import BOUNDS, LINEAR, MASSES, RANDOM, Frame
-from stored import BLOCK, Pick, exact_pick, from_q8_0, half, rows_pick, share_error, softmax
+from stored import BLOCK, Pick, exact_pick, half, percent, rows_pick, share_error, softmax
 
 REFERENCE = {}
 
@@ -20,10 +20,6 @@ def reference(*names):
             REFERENCE[name] = (lambda name: lambda keys, layer, steps: check(name, keys, layer, steps))(name)
         return check
     return note
-
-
-def percent(text):
-    return float(text.rstrip("%")) / 100
 
 
 def judge(picks, said, i):

@@ -1,7 +1,8 @@
 // What policies choose on stored q, K, V (kv_capture), through the seam that the plug-in uses: the
-// prompt is computed dense, node by node, then each step is selected with SelectStep. What a policy
-// derives from keys by a rule that leaves room (clusters, codebooks) is printed too, so that the
-// reference can start from the same.
+// prompt is written node by node, and computed dense where the policy keeps something of its
+// queries; then each step is selected with SelectStep. What a policy derives from keys by a rule
+// that leaves room (clusters, codebooks) is printed too, so that the reference can start from the
+// same.
 //
 //   policy_rows FOLDER < lines of {"spec", "layer"}
 //
@@ -16,6 +17,7 @@
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -39,11 +41,9 @@ std::string ReadFile(const std::string& path) {
 }
 
 KvType KvTypeNamed(const std::string& name) {
-  if (name == "f16") return KvType::kF16;
-  if (name == "bf16") return KvType::kBF16;
-  if (name == "q8_0") return KvType::kQ8_0;
-  if (name == "f32") return KvType::kF32;
-  throw std::runtime_error("unknown KV type " + name);
+  const std::optional<KvType> type = ParseKvType(name);
+  if (!type) throw std::runtime_error("unknown KV type " + name);
+  return *type;
 }
 
 struct Shape {
@@ -146,18 +146,23 @@ class Layer {
   json Run(const BoundPolicy& bound, const Policy& dense) {
     const Policy& policy = *bound.policy;
     LayerCache cache;
-    const PromptWants wants = policy.prompt_wants();
-    for (int begin = 0; begin < shape_.n_prompt; begin += kNodeRows)
-      Prefill(begin, std::min(begin + kNodeRows, shape_.n_prompt), policy, dense, wants, cache);
-    json steps = json::array();
     const bool clustered = bound.spec.starts_with("tactic") || bound.spec.starts_with("retrieval");
+    const bool coded = bound.spec.starts_with("condense");
+    const PromptWants wants = policy.prompt_wants();
+    for (int begin = 0; begin < shape_.n_prompt; begin += kNodeRows) {
+      AttentionNode node = Node(begin, std::min(begin + kNodeRows, shape_.n_prompt), cache);
+      // Nothing else reads a prompt's queries.
+      if (coded || !wants.empty()) Prefill(node, policy, dense, wants, cache);
+      cache.Stream(0).written.clear();
+    }
+    json steps = json::array();
     for (int row = shape_.n_prompt; row < shape_.n_rows(); ++row) {
       json step = Step(row, policy, cache);
       StreamCache& stream = cache.Stream(0);
       if (clustered && !step.at("dense"))
         step["clusters"] = ClustersOf(stream.index, shape_.n_kv_heads);
       // Codes stay, but for the segments that close meanwhile: the last step's tell all.
-      if (bound.spec.starts_with("condense") && !step.at("dense") && row + 1 == shape_.n_rows()) {
+      if (coded && !step.at("dense") && row + 1 == shape_.n_rows()) {
         const int n_segments = (row + 1 - 64) / kSegmentRows;
         for (int g = 0; g < shape_.n_kv_heads; ++g)
           step["codes"].push_back(CodesOf(stream.codes, n_segments, g));
@@ -208,9 +213,8 @@ class Layer {
     return node;
   }
 
-  void Prefill(int begin, int end, const Policy& policy, const Policy& dense,
-               const PromptWants& wants, LayerCache& cache) {
-    AttentionNode node = Node(begin, end, cache);
+  static void Prefill(AttentionNode& node, const Policy& policy, const Policy& dense,
+                      const PromptWants& wants, LayerCache& cache) {
     node.prompt_wants = &wants;
     node.query_products = policy.wants_query_products();
     AttentionSink sink;

@@ -41,6 +41,6 @@ SPECS = {
     "condense": ["condense:budget=20%", "condense:budget=15%,split=0.3", "condense:budget=20%,rotation=on",
                  "condense:budget=20%,bits=64", "condense:budget=15%,scan=50%", "condense:budget=30%,mass=80%"],
 }
-# Specs on a q8_0 cache; {} elsewhere.
+# Specs on a q8_0 cache.
 Q8_SPECS = {"mean": ["mean:blocks=6"], "quest": ["quest:blocks=6"], "oracle": ["oracle:blocks=6"], "topk": ["topk:budget=10%"],
             "h2o": ["h2o:tokens=97"], "condense": ["condense:budget=25%"], "compkv": ["compkv:blocks=6"]}

@@ -13,6 +13,11 @@ BLOCK = 16
 EPSILON = 2.0**-24  # FP32: half a unit in the last place, relative
 
 
+def percent(text):
+    """Of a spec's key: "5%" is 0.05."""
+    return float(text.rstrip("%")) / 100
+
+
 def half(values):
     """As summaries are kept: rounded to f16."""
     return np.asarray(values, np.float32).astype(np.float16).astype(np.float64)
@@ -148,11 +153,6 @@ class Pick:
             return (f"item {worst} scores {self.scores[worst]:.8g} (within {self.bounds[worst]:.2g}) and is read, item {best} "
                     f"{self.scores[best]:.8g} ({self.bounds[best]:.2g}) and is not; {n_wrong} of {len(chosen)} differ")
         return ""
-
-    def differs(self, rows):
-        """True where the rows are not those of the reference: near-ties."""
-        chosen = self.chosen(rows)
-        return bool(len(np.setdiff1d(chosen, np.argsort(-self.scores, kind="stable")[:len(chosen)])))
 
 
 def rows_pick(always, scores, bounds, count, within=None):

@@ -221,6 +221,18 @@ class Count(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stdout.splitlines()[-1], "1 passed, 2 failed, 1 skipped")
 
+    def test_cases_of_one_program(self):
+        ran = "[==========] 5 tests from 2 test suites ran. (9 ms total)\n[  PASSED  ] 2 tests.\n"
+        few = ("[  SKIPPED ] 1 test, listed below:\n[  SKIPPED ] A.c\n"
+               "[  FAILED  ] 2 tests, listed below:\n[  FAILED  ] A.d\n[  FAILED  ] P/B.e/0, where GetParam() = 1\n")
+        case = '<testcase name="shard" status="{}">{}<system-out>{}</system-out></testcase>'
+        done = self.count(case.format("fail", "<failure/>", ran + few))
+        self.assertEqual(done.stdout.splitlines(), ["failed: shard: A.d", "failed: shard: P/B.e/0", "skipped: shard: A.c",
+                                                    "2 passed, 2 failed, 1 skipped"])
+        done = self.count(case.format("run", "", ran), case.format("fail", "<failure/>", "[ RUN      ] A.a\n"))
+        self.assertEqual(done.stdout.splitlines()[-1], "2 passed, 1 failed, 0 skipped")
+        self.assertIn("1 failed", self.count(case.format("fail", "<failure/>", ran)).stdout)  # a leak
+
     def test_nothing_ran(self):
         self.assertEqual(self.count().returncode, 1)
 

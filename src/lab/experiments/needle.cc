@@ -64,13 +64,13 @@ std::vector<LabTable> Tables(std::span<const FinishedCell> cells) {
     table.columns = {{"policy", true}};
     for (const std::string& column : grid.columns) {
       table.columns.push_back({FloorMarked(grid, column, false) + " first", false, 2});
-      table.columns.push_back({"answer", false, 1});
+      table.columns.push_back({"answer", false, 3});
     }
     table.columns.push_back({"first, %", false});
     table.columns.push_back({"answer, %", false});
-    table.columns.push_back({"n", false});
-    table.columns.push_back({"KV read", false, 3});
-    table.columns.push_back({"published, first", false, 3});
+    table.columns.push_back({"n", false, 1});
+    table.columns.push_back({"KV read", false, 2});
+    table.columns.push_back({"published", false});
     for (const std::string& policy : grid.policies) {
       std::vector<std::string> row = {policy};
       for (const std::string& column : grid.columns) {
@@ -86,8 +86,9 @@ std::vector<LabTable> Tables(std::span<const FinishedCell> cells) {
       row.push_back(PublishedAt(info, kFirst, policy));
       table.rows.push_back(std::move(row));
     }
-    table.notes = "%: with Wilson's interval at 95 %, over all contexts\n" +
-                  FloorNote(grid, false) + PublishedNote(info);
+    table.notes =
+        "first: first tokens that are right, as published; %: with Wilson's interval at 95 %\n" +
+        FloorNote(grid, false) + PublishedNote(info);
     tables.push_back(std::move(table));
   }
   return tables;

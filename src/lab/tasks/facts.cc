@@ -46,21 +46,29 @@ Fact MakeFact(const Relation& relation, const std::string& place, std::string va
           relation.asks_before + place + relation.asks_after};
 }
 
+std::vector<std::string> Shuffled(Draw& draw, std::vector<std::string> words) {
+  draw.Shuffle(words);
+  return words;
+}
+
 }  // namespace
 
 FactSet MakeFacts(uint64_t seed, int index, int n_distractors) {
   CONDENSE_CHECK(index >= 0 && n_distractors >= 0 && n_distractors <= kMostDistractors);
   const Relation& relation = kRelations[index % kRelations.size()];
-  Draw draw({seed, StreamOf("fact"), static_cast<uint64_t>(index)});
-  const int n = 1 + n_distractors;
-  const std::vector<int> places = draw.Several(n, static_cast<int>(kPlaces.size()));
-  const std::vector<int> adjectives = draw.Several(n, static_cast<int>(kAdjectives.size()));
-  const std::vector<int> nouns = draw.Several(n, static_cast<int>(kNouns.size()));
+  Draw draw({seed, StreamOf("facts")});
+  const std::vector<std::string> places = Shuffled(draw, kPlaces),
+                                 adjectives = Shuffled(draw, kAdjectives),
+                                 nouns = Shuffled(draw, kNouns);
+  const auto at = [](const std::vector<std::string>& words, int i) {
+    return words[i % words.size()];
+  };
   FactSet set;
-  for (int i = 0; i < n; ++i) {
-    Fact fact =
-        MakeFact(relation, kPlaces[places[i]], kAdjectives[adjectives[i]] + " " + kNouns[nouns[i]]);
-    if (i == 0) {
+  for (int i = index; i <= index + n_distractors; ++i) {
+    // Another noun for an adjective that comes round again.
+    const int turn = i / static_cast<int>(adjectives.size());
+    Fact fact = MakeFact(relation, at(places, i), at(adjectives, i) + " " + at(nouns, i + turn));
+    if (i == index) {
       set.fact = std::move(fact);
     } else {
       set.distractors.push_back(std::move(fact));

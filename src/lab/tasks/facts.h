@@ -22,7 +22,7 @@ struct FactSet {
   std::vector<Fact> distractors;
 };
 
-// `index` >= 0: facts of successive indices differ in relation; 0 <= n_distractors <=
+// `index` >= 0: successive facts differ in relation, place and value; 0 <= n_distractors <=
 // kMostDistractors.
 inline constexpr int kMostDistractors = 8;
 FactSet MakeFacts(uint64_t seed, int index, int n_distractors);

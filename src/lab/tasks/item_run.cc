@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "decode/sha256.h"
+#include "lab/cells.h"
 #include "lab/compare.h"
 #include "lab/runs.h"
 #include "lab/tasks/score.h"
@@ -37,6 +38,12 @@ std::string TextOf(const Model& model, const std::vector<Token>& tokens) {
 std::string PromptSha256(const std::vector<Token>& prompt) {
   return TextSha256(
       std::string(reinterpret_cast<const char*>(prompt.data()), prompt.size() * sizeof(Token)));
+}
+
+// Dense answers are no figure of a policy whose budget is too small for what it always reads.
+bool BudgetUnmet(const ItemRecord& record) {
+  return record.sparse_steps == 0 &&
+         record.fallbacks.contains(FallbackName(CONDENSE_FALLBACK_BUDGET));
 }
 
 // What came, against what was wanted.
@@ -170,10 +177,18 @@ Status ItemPlan::RunGroup(GroupRun& run, std::span<const Cell> cells) const {
     if (!record.ok()) return Error{record.error()};
     CellRecord end;
     end.policy = record->policy;
-    end.name = record->policy.substr(0, record->policy.find(':'));
+    end.name = PolicyName(record->policy);
     end.seconds = SecondsSince(begin);
     run.Spent("answers", end.seconds);
-    const Status finished = run.Finish(cell, {ToJson(record.value())}, std::move(end));
+    std::vector<Json> lines;
+    if (BudgetUnmet(record.value())) {
+      end.state = "unmet";
+      end.reason = fmt::format("the budget cannot be met with {} tokens: every step was dense",
+                               record->n_prompt);
+    } else {
+      lines.push_back(ToJson(record.value()));
+    }
+    const Status finished = run.Finish(cell, lines, std::move(end));
     if (!finished.ok()) return finished;
   }
   return Status();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,8 +76,10 @@ TEST(Draws, AreTheSameEverywhere) {
 }
 
 TEST(Facts, DistractorsShareNoWordOfTheValue) {
+  std::set<std::string> values;
   for (int index = 0; index < 30; ++index) {
     const FactSet set = MakeFacts(7, index, kMostDistractors);
+    EXPECT_TRUE(values.insert(set.fact.value).second) << set.fact.value;
     const size_t blank = set.fact.value.find(' ');
     ASSERT_NE(blank, std::string::npos);
     for (const Fact& other : set.distractors) {

@@ -1,8 +1,9 @@
 // `bigbird`: window, global and random blocks (BigBird, arXiv 2007.14062), as a decoding query sees
-// them. The draw is seeded by layer, head and step, where the original draws once for all rows;
-// its blocks have 64 rows, of which it reads 2 global, 3 of the window (own and one on each side)
-// and 3 random ones: bigbird:anchor=128,window=128,blocks=12. The defaults here are those of the
-// other block policies, to compare at equal rows.
+// them. The draw is seeded by layer, KV head and number of visible rows, where the original draws
+// once for all rows; its blocks have 64 rows, of which it reads 2 global, 3 of the window (own and
+// one on each side, of which a decoding query sees no later one) and 3 random ones:
+// bigbird:anchor=128,window=128,blocks=12. Window and blocks here are those of the other block
+// policies by default.
 #include "select/frame.h"
 #include "select/registry.h"
 #include "select/scorers.h"

@@ -18,8 +18,8 @@
 #include "select/key_reader.h"
 #include "select/registry.h"
 #include "select/row_choice.h"
+#include "select/row_keys.h"
 #include "select/row_parts.h"
-#include "select/row_shares.h"
 
 namespace condense {
 namespace {
@@ -43,11 +43,6 @@ struct Options {
   bool copies = false;
   RowOptions rows;  // anchor, window, dense_layers
   int refresh_segments = 64;
-};
-
-struct StepScratch {
-  RowParts parts;
-  std::vector<uint16_t> noticed;  // [n_blocks] 0xFFFF in the segments of `parts`
 };
 
 // What the budget buys of each KV head; nullopt where it does not cover what is read always. Every
@@ -156,8 +151,8 @@ class CondensePolicy final : public Policy {
   bool wants_query_products() const override { return options_.rotation; }
 
   void Select(const LayerQuery& query, Selection& selection) const override {
-    static thread_local StepScratch scratch;
-    StepScratch& s = scratch;
+    static thread_local RowParts scratch;
+    RowParts& parts = scratch;
     CONDENSE_CHECK(query.codes != nullptr && query.memory != nullptr);
     selection.Reset();
     if (options_.rows.dense_layers.Contains(query.layer)) {
@@ -168,39 +163,33 @@ class CondensePolicy final : public Policy {
       selection.reason = Fallback::kShort;
       return;
     }
-    FindRowParts(query, options_.rows.anchor, options_.rows.window, s.parts);
-    if (options_.byte_share >= 1 || static_cast<int>(s.parts.segments.size()) < kLeastSegments) {
+    FindRowParts(query, options_.rows.anchor, options_.rows.window, parts);
+    if (options_.byte_share >= 1 || static_cast<int>(parts.segments.size()) < kLeastSegments) {
       selection.reason = Fallback::kShort;
       return;
     }
-    const std::optional<RowBudget> budget = Buy(options_, query, s.parts);
-    if (!budget || budget->n_values == s.parts.n_coded + s.parts.n_loose) {
+    const std::optional<RowBudget> budget = Buy(options_, query, parts);
+    if (!budget || budget->n_values == parts.n_coded + parts.n_loose) {
       selection.reason = budget ? Fallback::kShort : Fallback::kBudget;
       return;
     }
-    RefreshCodes(query, s);
-    if (!options_.copies) return Choose(query, s.parts, *budget, selection);
+    RefreshCodes(query, parts);
+    if (!options_.copies) return Choose(query, parts, *budget, selection);
     CONDENSE_CHECK(query.copies != nullptr);
     query.copies->Refresh(*query.kv, query.visible, query.n_threads);
     const KvView copies = query.copies->View(*query.kv);
     LayerQuery of_copies = query;
     of_copies.kv = &copies;
-    Choose(of_copies, s.parts, *budget, selection);
+    Choose(of_copies, parts, *budget, selection);
     selection.reads_copies = !selection.dense;
     selection.copies = copies;
   }
 
  private:
-  void RefreshCodes(const LayerQuery& query, StepScratch& s) const {
-    // Whole blocks, other sequences' rows among them: the graph's writes are no news.
-    s.noticed.assign(query.visible.size(), 0);
-    for (int32_t segment : s.parts.segments) {
-      std::fill_n(s.noticed.begin() + segment * (kSegmentRows / kBlockRows),
-                  kSegmentRows / kBlockRows, 0xFFFF);
-    }
-    query.index->Refresh(*query.kv, kFingerprint, s.noticed);
+  void RefreshCodes(const LayerQuery& query, RowParts& parts) const {
+    NoticeSegments(query, parts);
     CodeIndex::Request request;
-    request.segments = s.parts.segments;
+    request.segments = parts.segments;
     request.visible = query.visible;
     request.n_nibbles = options_.n_nibbles;
     request.rotate = options_.rotation;
@@ -318,7 +307,7 @@ class CondensePolicy final : public Policy {
 
 std::unique_ptr<Policy> Make(KeyReader& reader) {
   Options options;
-  options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+  options.byte_share = ReadByteShare(reader);
   options.split = reader.Number("split", 0.01, 1);
   options.n_nibbles = reader.Choice("bits", {"32", "64"}) == 0 ? 8 : 16;
   options.rotation = reader.Bool("rotation");

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "select/head_profile.h"
+#include "select/key_reader.h"
 #include "select/registry.h"
 #include "select/row_parts.h"
-#include "select/row_shares.h"
 
 namespace condense {
 namespace {

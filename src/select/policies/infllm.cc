@@ -9,29 +9,23 @@
 // Representatives are found anew at each step from the column sums (4 bytes a row and query head,
 // which no counter shows); their keys are counted.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "kernels/attend.h"
 #include "kernels/top.h"
 #include "select/key_reader.h"
 #include "select/registry.h"
+#include "select/row_keys.h"
+#include "select/row_shares.h"
 
 namespace condense {
 namespace {
 
 constexpr int kInfBlock = 128, kRepresentatives = 4;
-
-struct Options {
-  int tokens = 385;                  // rows read in all, unless byte_share is set
-  std::optional<double> byte_share;  // (0, 1] of the bytes that dense attention reads
-  int anchor = 64, window = 64;
-  LayerRange dense_layers;
-};
+constexpr int kMostAnchor = 1'000'000;
 
 // Of the calling thread; the team works on it.
 struct StepScratch {
@@ -56,7 +50,7 @@ struct Candidates {
 
 class InfllmPolicy final : public Policy {
  public:
-  explicit InfllmPolicy(const Options& options) : options_(options) {}
+  explicit InfllmPolicy(const RowOptions& options) : options_(options) {}
 
   PromptWants prompt_wants() const override {
     return {.windows = {options_.window}, .last_queries = 0};
@@ -72,7 +66,7 @@ class InfllmPolicy final : public Policy {
     }
     // So that rows which change unseen are noticed.
     query.index->Refresh(*query.kv, kFingerprint, query.visible);
-    const Candidates candidates = ListRows(query, s);
+    const Candidates candidates = FindCandidates(query, s);
     const int n_always = CountRows(s.mask);
     const double rows =
         options_.byte_share ? *options_.byte_share * query.n_visible : options_.tokens;
@@ -117,12 +111,8 @@ class InfllmPolicy final : public Policy {
   }
 
   // Lists the visible rows, puts those always read into the mask, returns where the others lie.
-  Candidates ListRows(const LayerQuery& query, StepScratch& s) const {
-    s.seen.clear();
-    for (size_t b = 0; b < query.visible.size(); ++b) {
-      for (uint32_t word = query.visible[b]; word != 0; word &= word - 1)
-        s.seen.push_back(static_cast<int32_t>(b) * kBlockRows + std::countr_zero(word));
-    }
+  Candidates FindCandidates(const LayerQuery& query, StepScratch& s) const {
+    ListRows(query.visible, s.seen);
     s.mask.assign(query.visible.size(), 0);
     const int n = static_cast<int>(s.seen.size());
     Candidates candidates;
@@ -167,7 +157,8 @@ class InfllmPolicy final : public Policy {
   // One KV head's representatives and what its heads make of them.
   static void ScoreBlocks(const LayerQuery& query, const Candidates& candidates, int kv_head,
                           const SeenPrompt::Sums* sums, StepScratch& s) {
-    static thread_local std::vector<float> q;  // [k_dim] the group's sum
+    static thread_local std::vector<float> q;       // [k_dim] the group's sum
+    static thread_local std::vector<float> logits;  // of representatives, whole blocks
     const int n_blocks = candidates.n_blocks(), group = query.group(), k_dim = query.kv->k_dim;
     q.assign(k_dim, 0.0f);
     for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
@@ -180,16 +171,15 @@ class InfllmPolicy final : public Policy {
       Represent(rows, sums, kv_head * group, group, reps + b * kRepresentatives);
     }
     const int n_reps = n_blocks * kRepresentatives;
-    for (int begin = 0; begin < n_reps; begin += kChunkRows) {
-      float logits[kChunkRows];
-      const int n = std::min(kChunkRows, n_reps - begin);
-      RepLogits(query, kv_head, {reps + begin, static_cast<size_t>(n)}, q, logits);
-      for (int i = 0; i < n; i += kRepresentatives) {
-        float* score = s.per_head.data() + static_cast<size_t>(kv_head) * n_blocks +
-                       (begin + i) / kRepresentatives;
-        *score = 0;
-        for (int j = i; j < i + kRepresentatives; ++j) *score += logits[j];
-      }
+    LayerQuery plain = query;  // sums over heads are not what a model's soft-cap is for
+    plain.softcap = 0;
+    logits.resize(ListStride(n_reps));
+    ListLogits(plain, *query.kv, {.kv_head = kv_head, .first_head = 0, .n_heads = 1}, q.data(),
+               {reps, static_cast<size_t>(n_reps)}, logits.data(), logits.size());
+    float* scores = s.per_head.data() + static_cast<size_t>(kv_head) * n_blocks;
+    for (int b = 0; b < n_blocks; ++b) {
+      scores[b] = 0;
+      for (int j = 0; j < kRepresentatives; ++j) scores[b] += logits[b * kRepresentatives + j];
     }
   }
 
@@ -211,31 +201,6 @@ class InfllmPolicy final : public Policy {
                        TopScores(votes, n, kRepresentatives, keys, best) == kRepresentatives;
     for (int j = 0; j < kRepresentatives; ++j)
       reps[j] = rows[voted ? best[j] : n * j / kRepresentatives];
-  }
-
-  // q·k of representatives, at most kChunkRows, in whole fours.
-  static void RepLogits(const LayerQuery& query, int kv_head, std::span<const int32_t> reps,
-                        const std::vector<float>& q, float* logits) {
-    int32_t rows[kChunkRows];
-    uint16_t mask[kChunkBlocks];
-    const uint16_t* masks = mask;
-    const int n = static_cast<int>(reps.size());
-    AttendArgs args;
-    args.n_blocks = BlocksFor(n);
-    std::fill_n(rows, args.n_blocks * kBlockRows, reps[0]);
-    std::copy(reps.begin(), reps.end(), rows);
-    std::fill_n(mask, args.n_blocks, uint16_t{0xFFFF});
-    mask[args.n_blocks - 1] = LastLanes(n);
-    args.k = query.kv->KeyRow(kv_head, 0);
-    args.k_stride = query.kv->k_row;
-    args.k_type = query.kv->k_type;
-    args.k_dim = query.kv->k_dim;
-    args.rows = rows;
-    args.n_queries = 1;
-    args.q = q.data();
-    args.masks = &masks;
-    args.scale = query.scale;
-    RowLogits(args, logits);
   }
 
   static void Fill(const LayerQuery& query, const Candidates& candidates, bool scored,
@@ -262,28 +227,8 @@ class InfllmPolicy final : public Policy {
     }
   }
 
-  const Options options_;
+  const RowOptions options_;
 };
-
-std::unique_ptr<Policy> Make(KeyReader& reader) {
-  Options options;
-  options.anchor = static_cast<int>(reader.Int("anchor", 0, 1'000'000));
-  options.window = static_cast<int>(reader.Int("window", 1, 1'000'000));
-  options.dense_layers = reader.Layers("dense_layers");
-  if (reader.Given("budget")) {
-    if (reader.Given("tokens"))
-      reader.Fail("tokens and budget exclude each other: give one of them");
-    options.byte_share = reader.Percent("budget", 0.01, 100) / 100;
-  } else {
-    options.tokens = static_cast<int>(reader.Int("tokens", 1, 32'000'000));
-    const int least = options.anchor + options.window;
-    if (options.tokens < least) {
-      reader.Fail("tokens=" + std::to_string(options.tokens) + " is less than anchor + window, " +
-                  std::to_string(least) + " rows that are always read");
-    }
-  }
-  return std::make_unique<InfllmPolicy>(options);
-}
 
 CONDENSE_REGISTER_POLICY(
     infllm,
@@ -293,18 +238,16 @@ CONDENSE_REGISTER_POLICY(
         .source = "InfLLM, arXiv 2402.04617",
         .label = "true positions; representatives per KV head, from the prompt's queries; anchor "
                  "and window of the original are 128 and 4096",
-        .keys = {{"tokens", "385",
-                  "budget: rows read per KV head, anchor and window counted; 1 to 32000000", true},
-                 {"budget", "",
-                  "budget: share of the K + V bytes of dense attention, such as 5%; instead of "
-                  "tokens",
-                  true},
-                 {"anchor", "64", "rows: the first visible ones are always read; 0 to 1000000"},
+        .keys = {TokensKey(385),
+                 BudgetKey("", "instead of tokens"),
+                 AnchorKey(64, kMostAnchor),
                  {"window", "64",
                   "rows: the last visible ones are always read, and queries vote on rows among "
                   "them; 1 to 1000000"},
                  DenseLayersKey()},
-        .make = Make});
+        .make = [](KeyReader& reader) -> std::unique_ptr<Policy> {
+          return std::make_unique<InfllmPolicy>(ReadRowBudget(reader, 0, kMostAnchor));
+        }});
 
 }  // namespace
 }  // namespace condense

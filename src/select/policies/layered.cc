@@ -4,6 +4,10 @@
 // tokens: the late window is the key `window`, and does not adapt. Which layers are early was not
 // published either: `early` names them. With no more rows than the early window every layer reads
 // all.
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "select/frame.h"
 #include "select/registry.h"
 #include "select/scorers.h"
@@ -11,36 +15,10 @@
 namespace condense {
 namespace {
 
-class LayeredPolicy final : public Policy {
- public:
-  LayeredPolicy(LayerRange early_layers, const FrameOptions& early, const FrameOptions& late)
-      : early_layers_(early_layers),
-        early_window_(early.window),
-        early_(early, std::make_unique<MeanScorer>()),
-        late_(late, std::make_unique<MeanScorer>()) {}
-
-  int least_rows() const override { return early_window_ + 1; }
-
-  void Select(const LayerQuery& query, Selection& selection) const override {
-    const bool early = early_layers_.Contains(query.layer);
-    (early ? early_ : late_).Select(query, selection);
-    if (query.n_visible > early_window_ || selection.dense) return;
-    selection.Reset();
-    selection.reason = Fallback::kShort;
-  }
-
- private:
-  const LayerRange early_layers_;
-  const int early_window_;
-  const FramePolicy early_, late_;
-};
-
 std::unique_ptr<Policy> Make(KeyReader& reader) {
   const LayerRange early_layers = reader.Layers("early");
-  const FrameOptions late = ReadFrame(reader);
-  FrameOptions early = late;
-  early.by_layer.clear();
-  for (const LayerFrame& frame : late.by_layer) {
+  FrameOptions options = ReadFrame(reader);
+  for (const LayerFrame& frame : options.by_layer) {
     if (frame.layers.first <= early_layers.last && frame.layers.last >= early_layers.first) {
       reader.Fail("layers " + PrintLayers(early_layers) +
                   " are early: early_window is theirs, "
@@ -48,12 +26,17 @@ std::unique_ptr<Policy> Make(KeyReader& reader) {
                   PrintLayers(frame.layers) + " would have no effect there");
     }
   }
-  early.window = static_cast<int>(reader.Int("early_window", 1, 1'000'000));
-  if (early.window < late.window) {
-    reader.Fail("early_window=" + std::to_string(early.window) + " is less than window=" +
-                std::to_string(late.window) + ": early layers read the wider one");
+  const int early_window = static_cast<int>(reader.Int("early_window", 1, 1'000'000));
+  if (early_window < options.window) {
+    reader.Fail("early_window=" + std::to_string(early_window) + " is less than window=" +
+                std::to_string(options.window) + ": early layers read the wider one");
   }
-  return std::make_unique<LayeredPolicy>(early_layers, early, late);
+  options.least_rows = early_window + 1;
+  LayerFrame early{.layers = early_layers, .options = options};
+  early.options.window = early_window;
+  early.options.by_layer.clear();
+  options.by_layer.push_back(std::move(early));
+  return std::make_unique<FramePolicy>(options, std::make_unique<MeanScorer>());
 }
 
 CONDENSE_REGISTER_POLICY(

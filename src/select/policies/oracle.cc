@@ -4,44 +4,31 @@
 // values matter beside the mass. It reads every key (and value) to choose, so it is an upper line
 // for block selection at a given support and never a speed. A byte budget buys rows alone; the
 // counters still show what was read.
+#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
-#include "kernels/attend.h"
 #include "kernels/summary.h"
+#include "kernels/token_codes.h"
 #include "select/frame.h"
 #include "select/registry.h"
+#include "select/row_shares.h"
 
 namespace condense {
 namespace {
-
-constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 // exp(logit - the largest) of every row for one query head, 0 where a row is not visible, to p
 // ([16 n_blocks]); returns their sum.
 double Exponentials(const ScoreQuery& query, std::vector<float>& p) {
   const LayerQuery& layer = *query.layer;
-  const KvView& kv = *layer.kv;
   const int n_blocks = static_cast<int>(layer.visible.size());
+  const HeadRange head{.kv_head = query.kv_head, .first_head = query.query_head, .n_heads = 1};
   p.resize(static_cast<size_t>(n_blocks) * kBlockRows);
-  AttendArgs args;
-  args.k_stride = kv.k_row;
-  args.k_type = kv.k_type;
-  args.k_dim = kv.k_dim;
-  args.n_queries = 1;
-  args.q = query.q;
-  args.scale = layer.scale;
-  args.softcap = layer.softcap;
   for (int b = 0; b < n_blocks; b += kChunkBlocks) {
-    const uint16_t* mask = layer.visible.data() + b;
-    args.k = kv.KeyRow(query.kv_head, b * kBlockRows);
-    args.n_blocks = std::min(kChunkBlocks, n_blocks - b);
-    args.masks = &mask;
-    RowLogits(args, p.data() + static_cast<size_t>(b) * kBlockRows);
+    BlockLogits(layer, *layer.kv, head, b, std::min(kChunkBlocks, n_blocks - b),
+                layer.visible.data() + b, p.data() + static_cast<size_t>(b) * kBlockRows);
   }
-  float max = kMinusInf;
-  for (float z : p) max = z > max || z != z ? z : max;  // keeps NaN
+  const float max = LargestOf(p.data(), static_cast<int>(p.size()));
   double sum = 0;
   for (float& z : p) {
     z = std::exp(z - max);

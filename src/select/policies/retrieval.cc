@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "select/cluster_ranking.h"
 #include "select/registry.h"
+#include "select/row_keys.h"
 #include "select/row_shares.h"
 
 namespace condense {
@@ -30,11 +32,9 @@ struct Options {
 struct HeadScratch {
   ClusterRanking ranking;
   std::vector<int32_t> probed;  // rows, list by list
-  std::vector<float> fixed;     // [group, rows always read], logits
-  std::vector<float> logits;    // [group, probed]
+  std::vector<float> logits;    // [group, probed and rows always read]
   std::vector<double> worth;    // [n_probed]
   std::vector<int32_t> order;
-  uint64_t bytes = 0;  // read to choose
 };
 
 // Of the calling thread; the team works on it.
@@ -76,33 +76,24 @@ class RetrievalPolicy final : public Policy {
       return;
     }
     RefreshClusters(query, s.step);
-    Choose(query, most, s, selection);
+    ChooseByHead(query, s.step.always, s.heads, selection,
+                 [&](int g, HeadScratch& head, std::span<uint16_t> mask) {
+                   return ChooseHead(query, g, most, s.step, head, mask);
+                 });
   }
 
  private:
-  void Choose(const LayerQuery& query, double most, StepScratch& s, Selection& selection) const {
-    const bool finite = ChooseByHead(query, s.step, s.heads, selection,
-                                     [&](int g, HeadScratch& head, std::span<uint16_t> mask) {
-                                       return ChooseHead(query, g, most, s.step, head, mask);
-                                     });
-    if (!finite) {
-      selection.Reset();
-      selection.reason = Fallback::kNan;
-      return;
-    }
-    selection.dense = false;
-  }
-
-  // False where something is not finite.
-  bool ChooseHead(const LayerQuery& query, int kv_head, double most, const ClusterStep& step,
-                  HeadScratch& head, std::span<uint16_t> mask) const {
+  // Adds rows to the mask. Returns the bytes read to choose; nullopt where something is not finite.
+  std::optional<uint64_t> ChooseHead(const LayerQuery& query, int kv_head, double most,
+                                     const ClusterStep& step, HeadScratch& head,
+                                     std::span<uint16_t> mask) const {
     const size_t rank_bytes = ClusterRankBytes(query, kv_head);
     const KvView& kv = *query.kv;
     const double rest = most * static_cast<double>(kv.KeyBytes() + kv.ValueBytes()) -
                         static_cast<double>(rank_bytes);
     // Means that the budget does not cover are not read.
-    if (most < 1 || (options_.rows.byte_share && RowsFor(query, rest, 1).n_best == 0)) return true;
-    if (!head.ranking.Rank(query, kv_head)) return false;
+    if (most < 1 || (options_.rows.byte_share && RowsFor(query, rest, 1).n_best == 0)) return 0;
+    if (!head.ranking.Rank(query, kv_head)) return std::nullopt;
     const int n_lists = std::min(options_.n_lists, head.ranking.n_clusters());
     const int n_asked = head.ranking.RowsBefore(n_lists);
     Rows rows{.n_probed = n_asked, .n_best = static_cast<int>(most)};
@@ -110,7 +101,7 @@ class RetrievalPolicy final : public Policy {
     Probe(step, std::max(rows.n_probed, rows.n_best), head);
     const int n_probed = static_cast<int>(head.probed.size());
     const int n_best = std::min(rows.n_best, n_probed);
-    if (!Worths(query, kv_head, step, head)) return false;
+    if (!Worths(query, kv_head, step, head)) return std::nullopt;
     head.order.resize(n_probed);
     for (int i = 0; i < n_probed; ++i) head.order[i] = i;
     std::sort(head.order.begin(), head.order.end(), [&](int a, int b) {
@@ -118,9 +109,7 @@ class RetrievalPolicy final : public Policy {
                                             : head.probed[a] < head.probed[b];
     });
     for (int i = 0; i < n_best; ++i) AddRow(mask, head.probed[head.order[i]]);
-    head.bytes =
-        rank_bytes + n_probed * ClusterPiece::kMemberBytes + (n_probed - n_best) * kv.KeyBytes();
-    return true;
+    return rank_bytes + n_probed * ClusterPiece::kMemberBytes + (n_probed - n_best) * kv.KeyBytes();
   }
 
   // What `rest` bytes buy where n_asked rows were to be probed: fewer where that would leave too
@@ -147,23 +136,16 @@ class RetrievalPolicy final : public Policy {
   // Shares among the rows whose keys are known, summed over the group.
   static bool Worths(const LayerQuery& query, int kv_head, const ClusterStep& step,
                      HeadScratch& head) {
-    const auto whole = [](size_t n) {
-      return static_cast<size_t>(BlocksFor(static_cast<int>(n))) * kBlockRows;
-    };
-    const size_t n_fixed = whole(step.always_rows.size()), n_probed = whole(head.probed.size());
-    const int group = query.group();
-    const size_t n = n_fixed + n_probed;
-    head.fixed.resize(group * n_fixed);
-    head.logits.resize(group * n);
-    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, step.always_rows,
-               head.fixed.data(), n_fixed);
-    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, head.probed, head.logits.data(),
+    const size_t n_probed = ListStride(head.probed.size());
+    const size_t n = n_probed + ListStride(step.always_rows.size());
+    const HeadRange heads = GroupOf(query, kv_head);
+    head.logits.resize(heads.n_heads * n);
+    ListLogits(query, *query.kv, heads, query.q, head.probed, head.logits.data(), n);
+    ListLogits(query, *query.kv, heads, query.q, step.always_rows, head.logits.data() + n_probed,
                n);
     head.worth.assign(head.probed.size(), 0.0);
-    for (int h = 0; h < group; ++h) {
+    for (int h = 0; h < heads.n_heads; ++h) {
       const std::span<float> p(head.logits.data() + h * n, n);
-      std::copy_n(head.fixed.begin() + static_cast<ptrdiff_t>(h * n_fixed), n_fixed,
-                  p.begin() + static_cast<ptrdiff_t>(n_probed));
       const std::optional<double> share = ExpShares(p);
       if (!share) return false;
       for (size_t i = 0; i < head.probed.size(); ++i) head.worth[i] += p[i] * *share;

@@ -7,12 +7,14 @@
 // rows are clustered within pieces of up to 1,024, so that a rollback leaves no trace.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "kernels/token_codes.h"
 #include "select/cluster_ranking.h"
 #include "select/registry.h"
+#include "select/row_keys.h"
 #include "select/row_shares.h"
 
 namespace condense {
@@ -62,10 +64,9 @@ struct HeadScratch {
   std::vector<Sample> samples;   // places of the head, then those of kSampleAt
   int n_head = 0;                // of `samples`; the other two follow, or none
   std::vector<int32_t> sampled;  // rows
-  std::vector<float> logits;     // [group, rows always read], then [group, sampled]
+  std::vector<float> logits;     // [group, rows always read and sampled]
   std::vector<double> mass;      // [n_clusters + 1] of the rows always read and so many clusters
   std::vector<int32_t> rows;     // scratch
-  uint64_t bytes = 0;            // read to choose
 };
 
 // Of the calling thread; the team works on it.
@@ -102,41 +103,29 @@ class TacticPolicy final : public Policy {
       return;
     }
     RefreshClusters(query, s.step);
-    Choose(query, rest, s, selection);
+    ChooseByHead(query, s.step.always, s.heads, selection,
+                 [&](int g, HeadScratch& head, std::span<uint16_t> mask) {
+                   return ChooseHead(query, g, rest, s.step, head, mask);
+                 });
   }
 
  private:
-  void Choose(const LayerQuery& query, double rest, StepScratch& s, Selection& selection) const {
-    const bool finite = ChooseByHead(query, s.step, s.heads, selection,
-                                     [&](int g, HeadScratch& head, std::span<uint16_t> mask) {
-                                       return ChooseHead(query, g, rest, s.step, head, mask);
-                                     });
-    int64_t n_rows = 0;
-    for (int g = 0; g < query.kv->n_kv_heads; ++g)
-      n_rows += CountRows({selection.KMask(g), query.visible.size()});
-    if (!finite || n_rows == int64_t{query.n_visible} * query.kv->n_kv_heads) {
-      selection.Reset();
-      selection.reason = finite ? Fallback::kShort : Fallback::kNan;
-      return;
-    }
-    selection.dense = false;
-  }
-
-  // rest: bytes left when the rows always read are paid. False where something is not finite.
-  bool ChooseHead(const LayerQuery& query, int kv_head, double rest, const ClusterStep& step,
-                  HeadScratch& head, std::span<uint16_t> mask) const {
+  // Adds rows to the mask. rest: bytes left when the rows always read are paid. Returns the bytes
+  // read to choose; nullopt where something is not finite.
+  std::optional<uint64_t> ChooseHead(const LayerQuery& query, int kv_head, double rest,
+                                     const ClusterStep& step, HeadScratch& head,
+                                     std::span<uint16_t> mask) const {
     const auto k = static_cast<double>(query.kv->KeyBytes() + ClusterPiece::kMemberBytes);
     const auto v = static_cast<double>(query.kv->ValueBytes());
-    const auto rank_bytes = static_cast<double>(ClusterRankBytes(query, kv_head));
-    rest -= rank_bytes;
-    if (rest < 0) return true;  // means that the budget does not cover are not read
-    head.bytes += static_cast<uint64_t>(rank_bytes);
+    uint64_t bytes = ClusterRankBytes(query, kv_head);
+    rest -= static_cast<double>(bytes);
+    if (rest < 0) return 0;  // means that the budget does not cover are not read
     const ClusterRanking& ranking = head.ranking;
-    if (!head.ranking.Rank(query, kv_head)) return false;
+    if (!head.ranking.Rank(query, kv_head)) return std::nullopt;
     PickSamples(head);
     for (const Sample& sample : head.samples) rest -= k * ranking.RowsOf(sample.place);
-    if (rest < 0) return true;
-    if (!Masses(query, kv_head, step, head)) return false;
+    if (rest < 0) return bytes;
+    if (!Masses(query, kv_head, step, head)) return std::nullopt;
     const auto is_sample = [&](int place) {
       return std::any_of(head.samples.begin(), head.samples.end(),
                          [&](const Sample& sample) { return sample.place == place; });
@@ -149,12 +138,12 @@ class TacticPolicy final : public Policy {
       head.rows.clear();
       ranking.AppendRows(place, step.always, head.rows);
       for (int32_t row : head.rows) AddRow(mask, row);
-      if (!sampled) head.bytes += ranking.RowsOf(place) * ClusterPiece::kMemberBytes;
+      if (!sampled) bytes += ranking.RowsOf(place) * ClusterPiece::kMemberBytes;
     }
     for (const Sample& sample : head.samples)
-      head.bytes += ranking.RowsOf(sample.place) * ClusterPiece::kMemberBytes;
-    for (int32_t row : head.sampled) head.bytes += HasRow(mask, row) ? 0 : query.kv->KeyBytes();
-    return true;
+      bytes += ranking.RowsOf(sample.place) * ClusterPiece::kMemberBytes;
+    for (int32_t row : head.sampled) bytes += HasRow(mask, row) ? 0 : query.kv->KeyBytes();
+    return bytes;
   }
 
   // Every cluster where there are but few.
@@ -186,32 +175,24 @@ class TacticPolicy final : public Policy {
       head.ranking.AppendRows(sample.place, step.always, head.sampled);
       sample.end = static_cast<int>(head.sampled.size());
     }
-    const auto whole = [](size_t n) {
-      return static_cast<size_t>(BlocksFor(static_cast<int>(n))) * kBlockRows;
-    };
-    const size_t fixed = whole(step.always_rows.size()), sampled = whole(head.sampled.size());
-    const int group = query.group();
-    head.logits.resize(group * (fixed + sampled));
-    float* sampled_logits = head.logits.data() + group * fixed;
-    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, step.always_rows,
-               head.logits.data(), fixed);
-    ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, head.sampled, sampled_logits,
-               sampled);
+    const size_t n_fixed = ListStride(step.always_rows.size());
+    const size_t n_sampled = ListStride(head.sampled.size()), n = n_fixed + n_sampled;
+    const HeadRange heads = GroupOf(query, kv_head);
+    head.logits.resize(heads.n_heads * n);
+    ListLogits(query, *query.kv, heads, query.q, step.always_rows, head.logits.data(), n);
+    ListLogits(query, *query.kv, heads, query.q, head.sampled, head.logits.data() + n_fixed, n);
     head.mass.assign(head.ranking.n_clusters() + 1, 0.0);
-    for (int h = 0; h < group; ++h) {
-      if (!AddMasses({head.logits.data() + h * fixed, fixed},
-                     {sampled_logits + h * sampled, sampled}, head))
-        return false;
+    for (int h = 0; h < heads.n_heads; ++h) {
+      float* logits = head.logits.data() + h * n;
+      if (!AddMasses({logits, n_fixed}, {logits + n_fixed, n_sampled}, head)) return false;
     }
     return true;
   }
 
   // One query head's.
   static bool AddMasses(std::span<float> fixed, std::span<float> sampled, HeadScratch& head) {
-    float max = -std::numeric_limits<float>::infinity();
-    for (const std::span<float> logits : {fixed, sampled}) {
-      for (float z : logits) max = z > max || z != z ? z : max;  // keeps NaN
-    }
+    const float max = LargerOrNan(LargestOf(fixed.data(), static_cast<int>(fixed.size())),
+                                  LargestOf(sampled.data(), static_cast<int>(sampled.size())));
     if (!std::isfinite(max)) return false;
     double of_fixed = 0;
     for (float z : fixed) of_fixed += std::exp(z - max);
@@ -257,7 +238,7 @@ std::unique_ptr<Policy> Make(KeyReader& reader) {
   Options options;
   options.mass = reader.Percent("mass", 0.01, 100) / 100;
   options.rows = ReadRowOptions(reader);
-  options.rows.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+  options.rows.byte_share = ReadByteShare(reader);
   return std::make_unique<TacticPolicy>(options);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "select/registry.h"
+#include "select/row_keys.h"
 #include "select/row_parts.h"
 #include "select/row_shares.h"
 
@@ -33,27 +34,20 @@ struct StepScratch {
   std::vector<uint16_t> middle;  // [n_blocks]
   RowShares shares;
   RowRanking ranking;
-  std::vector<int32_t> rows;  // of the middle
-  std::vector<float> votes;   // theirs
+  std::vector<int32_t> rows;         // of the middle
+  std::vector<float> votes, pooled;  // theirs
 };
 
 // Each middle row's vote becomes the greatest of the `pool` rows around it, whatever lies between
 // them in the cache; at the ends, of fewer.
 void Pool(int pool, StepScratch& s) {
-  s.rows.clear();
-  s.votes.clear();
   std::vector<float>& worth = s.ranking.worth;
-  for (int row = 0; row < static_cast<int>(worth.size()); ++row) {
-    if (!HasRow(s.middle, row)) continue;
-    s.rows.push_back(row);
-    s.votes.push_back(worth[row]);
-  }
-  const int n = static_cast<int>(s.rows.size()), half = pool / 2;
-  for (int i = 0; i < n; ++i) {
-    const auto begin = s.votes.begin() + std::max(0, i - half);
-    const auto end = s.votes.begin() + std::min(n, i + half + 1);
-    worth[s.rows[i]] = *std::max_element(begin, end);
-  }
+  ListRows(s.middle, s.rows);
+  s.votes.resize(s.rows.size());
+  s.pooled.resize(s.rows.size());
+  for (size_t i = 0; i < s.rows.size(); ++i) s.votes[i] = worth[s.rows[i]];
+  PoolAround(s.votes, pool, /*average=*/false, s.pooled);
+  for (size_t i = 0; i < s.rows.size(); ++i) worth[s.rows[i]] = s.pooled[i];
 }
 
 class TokenSelectPolicy final : public Policy {
@@ -104,7 +98,7 @@ class TokenSelectPolicy final : public Policy {
 
 std::unique_ptr<Policy> Make(KeyReader& reader) {
   Options options;
-  options.tokens = static_cast<int>(reader.Int("tokens", 8, 32'000'000));
+  options.tokens = static_cast<int>(reader.Int("tokens", 8, kMostTokens));
   options.anchor = static_cast<int>(
       reader.IntOrAuto("anchor", 0, 1'000'000)
           .value_or(std::min<int64_t>(kAnchor, int64_t{options.tokens} * kAnchor / kTokens)));
@@ -117,11 +111,7 @@ std::unique_ptr<Policy> Make(KeyReader& reader) {
     reader.Fail("pool=" + std::to_string(options.pool) +
                 " is even: as many rows count before a row as after it, so give an odd number");
   }
-  const int least = options.anchor + options.window;
-  if (options.tokens < least) {
-    reader.Fail("tokens=" + std::to_string(options.tokens) + " is less than anchor + window, " +
-                std::to_string(least) + " rows that are always read");
-  }
+  CheckTokens(reader, options.tokens, int64_t{options.anchor} + options.window);
   return std::make_unique<TokenSelectPolicy>(options);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "select/registry.h"
+#include "select/row_keys.h"
 #include "select/row_parts.h"
 #include "select/row_shares.h"
 
@@ -51,11 +52,18 @@ class TopkPolicy final : public Policy {
       selection.reason = Fallback::kNan;
       return;
     }
-    ChooseRows(query, n_best, s, selection);
-    selection.dense = false;
-    const int n_unread = query.n_visible - n_always - n_best;
-    selection.summary_bytes =
-        static_cast<uint64_t>(n_unread) * query.kv->n_kv_heads * query.kv->KeyBytes();
+    RowsWithout(query.visible, s.parts.always, s.candidates);
+    const int group = query.group();
+    const uint64_t unread_bytes =
+        static_cast<uint64_t>(query.n_visible - n_always - n_best) * query.kv->KeyBytes();
+    ChooseByHead(
+        query, s.parts.always, s.rankings, selection,
+        [&](int g, RowRanking& ranking, std::span<uint16_t> mask) -> std::optional<uint64_t> {
+          ranking.worth.resize(s.shares.n_rows());
+          s.shares.Worths(g * group, (g + 1) * group, ranking.worth.data());
+          AddBestRows(s.candidates, n_best, ranking, mask);
+          return unread_bytes;
+        });
   }
 
  private:
@@ -63,26 +71,6 @@ class TopkPolicy final : public Policy {
   int RowsOf(const LayerQuery& query) const {
     if (!options_.byte_share) return options_.tokens;
     return static_cast<int>(std::floor(*options_.byte_share * query.n_visible));
-  }
-
-  // The rows always read and the n_best best of the others.
-  static void ChooseRows(const LayerQuery& query, int n_best, StepScratch& s,
-                         Selection& selection) {
-    const size_t n_blocks = query.visible.size();
-    const int n_kv_heads = query.kv->n_kv_heads, group = query.group();
-    selection.n_blocks = static_cast<int>(n_blocks);
-    selection.k_masks.resize(n_kv_heads * n_blocks);
-    RowsWithout(query.visible, s.parts.always, s.candidates);
-    if (s.rankings.size() < static_cast<size_t>(n_kv_heads)) s.rankings.resize(n_kv_heads);
-#pragma omp parallel for num_threads(query.n_threads) if (query.n_threads > 1) schedule(static)
-    for (int g = 0; g < n_kv_heads; ++g) {
-      const std::span<uint16_t> mask(selection.KMask(g), n_blocks);
-      std::copy(s.parts.always.begin(), s.parts.always.end(), mask.begin());
-      RowRanking& ranking = s.rankings[g];
-      ranking.worth.resize(s.shares.n_rows());
-      s.shares.Worths(g * group, (g + 1) * group, ranking.worth.data());
-      AddBestRows(s.candidates, n_best, ranking, mask);
-    }
   }
 
   const RowOptions options_;

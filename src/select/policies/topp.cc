@@ -7,13 +7,14 @@
 // keys at 4 bits, with a cut for each head.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
-#include <numeric>
+#include <optional>
 #include <vector>
 
 #include "kernels/summary.h"
+#include "kernels/token_codes.h"
 #include "select/registry.h"
+#include "select/row_keys.h"
 #include "select/row_parts.h"
 #include "select/row_shares.h"
 
@@ -90,7 +91,7 @@ class ToppPolicy final : public Policy {
                                      static_cast<double>(s.candidates.size()),
                                      std::floor((rest - costs.to_choose) / costs.candidate)))
                                : 0;
-    Choose(query, most, s, selection);
+    Choose(query, most, static_cast<uint64_t>(costs.to_choose), s, selection);
   }
 
  private:
@@ -148,46 +149,25 @@ class ToppPolicy final : public Policy {
     return costs;
   }
 
-  // Of every KV head the least set, at most `most` candidates.
-  void Choose(const LayerQuery& query, int most, StepScratch& s, Selection& selection) const {
+  // Of every KV head the least set, at most `most` candidates. to_choose: bytes a KV head.
+  void Choose(const LayerQuery& query, int most, uint64_t to_choose, StepScratch& s,
+              Selection& selection) const {
     const KvView& kv = *query.kv;
-    const size_t n_blocks = query.visible.size();
     if (most > 0 && by_blocks()) {
       query.index->Refresh(kv, kMeanKey, s.whole);
     } else if (most > 0 && !s.shares.Compute(query, Keys(query), query.visible)) {
       selection.reason = Fallback::kNan;
       return;
     }
-    selection.n_blocks = static_cast<int>(n_blocks);
-    selection.k_masks.resize(kv.n_kv_heads * n_blocks);
-    if (s.heads.size() < static_cast<size_t>(kv.n_kv_heads)) s.heads.resize(kv.n_kv_heads);
-    uint64_t n_rows = 0;
-    bool finite = true;
-#pragma omp parallel for num_threads(query.n_threads) if (query.n_threads > 1) \
-    schedule(static) reduction(&& : finite) reduction(+ : n_rows)
-    for (int g = 0; g < kv.n_kv_heads; ++g) {
-      const std::span<uint16_t> mask(selection.KMask(g), n_blocks);
-      std::copy(s.always.begin(), s.always.end(), mask.begin());
-      if (most > 0) finite = ChooseHead(query, g, most, s, mask) && finite;
-      n_rows += CountRows(mask);
-    }
-    if (!finite || n_rows == static_cast<uint64_t>(query.n_visible) * kv.n_kv_heads) {
-      selection.Reset();
-      selection.reason = finite ? Fallback::kShort : Fallback::kNan;
-      return;
-    }
-    selection.dense = false;
-    if (most == 0) return;
-    const uint64_t n_unread = static_cast<uint64_t>(query.n_visible) * kv.n_kv_heads - n_rows;
-    if (by_blocks()) {
-      selection.summary_bytes = s.candidates.size() * kv.n_kv_heads *
-                                BlockIndex::BytesPerBlock(kMeanKey, kv.k_dim, kv.v_dim);
-    } else if (reads_copies(query)) {
-      selection.summary_bytes =
-          static_cast<uint64_t>(query.n_visible) * kv.n_kv_heads * KeysOf(query).KeyBytes();
-    } else {
-      selection.summary_bytes = n_unread * kv.KeyBytes();
-    }
+    ChooseByHead(
+        query, s.always, s.heads, selection,
+        [&](int g, HeadScratch& head, std::span<uint16_t> mask) -> std::optional<uint64_t> {
+          if (most == 0) return 0;
+          if (!ChooseHead(query, g, most, s, head, mask)) return std::nullopt;
+          // Keys of the cache that are read to attend are no keys read to choose.
+          const bool reads_rows = !by_blocks() && !reads_copies(query);
+          return reads_rows ? (query.n_visible - CountRows(mask)) * kv.KeyBytes() : to_choose;
+        });
   }
 
   // Where `by` reads its keys; copies of them are made current.
@@ -201,9 +181,8 @@ class ToppPolicy final : public Policy {
   }
 
   // False where an estimate is not finite.
-  bool ChooseHead(const LayerQuery& query, int kv_head, int most, StepScratch& s,
-                  std::span<uint16_t> mask) const {
-    HeadScratch& head = s.heads[kv_head];
+  bool ChooseHead(const LayerQuery& query, int kv_head, int most, const StepScratch& s,
+                  HeadScratch& head, std::span<uint16_t> mask) const {
     double always = 0;
     if (by_blocks()) {
       if (!EstimateBlocks(query, kv_head, s, head, &always)) return false;
@@ -232,8 +211,7 @@ class ToppPolicy final : public Policy {
   bool EstimateBlocks(const LayerQuery& query, int kv_head, const StepScratch& s, HeadScratch& head,
                       double* always) const {
     const int group = query.group(), k_dim = query.kv->k_dim;
-    const size_t stride =
-        static_cast<size_t>(BlocksFor(static_cast<int>(s.always_rows.size()))) * kBlockRows;
+    const size_t stride = ListStride(s.always_rows.size());
     const int n_tiles = s.candidates.back() / kTileBlocks + 1;
     head.logits.resize(group * stride);
     ListLogits(query, *query.kv, GroupOf(query, kv_head), query.q, s.always_rows,
@@ -253,13 +231,10 @@ class ToppPolicy final : public Policy {
   // One head's: fixed, the logits of the rows always read; head.scores, the blocks'.
   static bool AddShares(const LayerQuery& query, const StepScratch& s, std::span<const float> fixed,
                         HeadScratch& head, double* always) {
-    float max = -std::numeric_limits<float>::infinity();
-    const auto raise = [&](float z) { max = z > max || z != z ? z : max; };  // keeps NaN
-    for (float z : fixed) raise(z);
+    float max = LargestOf(fixed.data(), static_cast<int>(fixed.size()));
     for (int32_t b : s.candidates) {
-      float& z = head.scores[b];
-      if (query.softcap > 0) z = query.softcap * std::tanh(z / query.softcap);
-      raise(z);
+      head.scores[b] = SoftCapped(query, head.scores[b]);
+      max = LargerOrNan(max, head.scores[b]);
     }
     if (!std::isfinite(max)) return false;
     const auto rows_of = [&](int32_t b) { return CountBits(static_cast<uint16_t>(~s.always[b])); };
@@ -283,7 +258,7 @@ std::unique_ptr<Policy> Make(KeyReader& reader) {
   options.by = static_cast<By>(reader.Choice("by", {"block", "row", "row_q8"}));
   options.mass = reader.Percent("mass", 0.01, 100) / 100;
   options.rows = ReadRowOptions(reader);
-  options.rows.byte_share = reader.Percent("budget", 0.01, 100) / 100;
+  options.rows.byte_share = ReadByteShare(reader);
   if (options.by != By::kBlock && !reader.Given("budget")) {
     reader.Fail(
         "by=row and by=row_q8 read every key to choose, half or a quarter of the bytes of an f16 "
