@@ -29,9 +29,10 @@ Json ToJson(const ItemRecord& r) {
   json["expected"] = r.expected;
   json["answer"] = r.answer;
   json["answer_tokens"] = r.answer_tokens;
-  json["first_token_expected"] = r.first_token_expected;
+  const bool known = r.first_token_expected.has_value();
+  json["first_token_expected"] = known ? Json(*r.first_token_expected) : Json(nullptr);
   json["first_token"] = r.first_token;
-  json["first_token_match"] = r.first_token_match;
+  json["first_token_match"] = known ? Json(r.first_token_match) : Json(nullptr);
   json["full_match"] = r.full_match;
   json["score"] = r.score;
   json["kv_read_share"] = r.kv_read_share;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,11 @@ struct ItemRecord {
   std::vector<std::string> expected;  // every one is wanted
   std::string answer;
   std::vector<int> answer_tokens;
-  int first_token_expected = 0, first_token = 0;
-  bool first_token_match = false, full_match = false;
-  double score = 0;  // share of `expected` that the answer holds
+  std::optional<int> first_token_expected;  // of an answer that is known as tokens
+  int first_token = 0;
+  bool first_token_match = false;  // null in the record where none is expected
+  bool full_match = false;         // the whole answer; where it is judged as text, score 1
+  double score = 0;                // share of `expected` that the answer holds
   // From the plug-in's counters over the item's one-row steps: see Count.
   double kv_read_share = 1;
   uint64_t k_bytes = 0, v_bytes = 0, summary_bytes = 0, dense_bytes = 0;
