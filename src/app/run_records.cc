@@ -57,8 +57,8 @@ Status WriteRow(RecordWriter& writer, const RunRecord& run, const CompareRow& ro
     Status status = writer.Write(record);
     if (!status.ok()) return status;
   }
-  for (const RowsRecord& record : row.maps) {
-    Status status = writer.Write(record);
+  if (row.map) {
+    Status status = writer.Write(*row.map);
     if (!status.ok()) return status;
   }
   return writer.Write(row.cell);

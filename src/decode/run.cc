@@ -18,6 +18,12 @@ Result<std::vector<Token>> GreedyRun(Session& session, Token first_token, int n_
   return tokens;
 }
 
+std::vector<Token> FedTokens(Token first_token, const std::vector<Token>& decided) {
+  std::vector<Token> fed = {first_token};
+  fed.insert(fed.end(), decided.begin(), decided.end() - 1);
+  return fed;
+}
+
 Status TeacherForcedRun(Session& session, std::span<const Token> history,
                         const OnDecision& on_decision) {
   int decision = 0;

@@ -20,6 +20,9 @@ using OnDecision = std::function<void(int decision, Logits logits)>;
 Result<std::vector<Token>> GreedyRun(Session& session, Token first_token, int n_decisions,
                                      const OnDecision& on_decision);
 
+// What such a run was fed at its decisions, one at least: the first token, then what it decided.
+std::vector<Token> FedTokens(Token first_token, const std::vector<Token>& decided);
+
 // Feeds `history` token by token: decision i is made after history[i - 1].
 Status TeacherForcedRun(Session& session, std::span<const Token> history,
                         const OnDecision& on_decision);

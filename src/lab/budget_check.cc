@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/text.h"
+#include "lab/runs.h"
 
 namespace condense {
 namespace {
@@ -22,13 +23,9 @@ class Prober {
       : session_(session), plugin_(plugin), token_(token), name_(name) {}
 
   Result<CounterSnapshot> Step(double percent) const {
-    const Result<std::string> policy =
-        plugin_.SetPolicy(fmt::format("{}:budget={}%", name_, PrintNumber(percent)));
-    if (!policy.ok()) return Error{policy.error()};
-    const Status rewound = session_.Rewind();
-    if (!rewound.ok()) return Error{rewound.error()};
-    plugin_.Forget();
-    plugin_.ResetCounters();
+    const Status begun =
+        BeginRun(session_, plugin_, fmt::format("{}:budget={}%", name_, PrintNumber(percent)));
+    if (!begun.ok()) return Error{begun.error()};
     const Result<Logits> logits = session_.Step(token_);
     if (!logits.ok()) return Error{logits.error()};
     return plugin_.Counters();

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 
 #include "decode/run.h"
 #include "lab/budget_check.h"
 #include "lab/costs.h"
 #include "lab/observation.h"
 #include "lab/row_map.h"
+#include "lab/runs.h"
 #include "metrics/logits.h"
 
 namespace condense {
@@ -83,16 +85,6 @@ class Comparison {
   }
 
  private:
-  // Every run begins alike, whatever ran before it: the prefill's cache, no summaries, no counts.
-  Status Begin(const std::string& spec) {
-    const Result<std::string> policy = plugin_.SetPolicy(spec);
-    if (!policy.ok()) return Error{policy.error()};
-    Status status = session_.Rewind();
-    plugin_.Forget();
-    plugin_.ResetCounters();
-    return status;
-  }
-
   Status ChosenRows() {
     while (const CompareCell* cell = spec_.next_cell()) {
       const Status status = CellRow(*cell);
@@ -155,19 +147,15 @@ class Comparison {
   }
 
   Status Prefill() {
-    // Once in force, a policy says what it wants kept of prompts: this one is computed dense.
+    // With next_cell too: any of the cells may be asked for.
+    std::vector<std::string> to_run;
     for (const CompareCell& cell : spec_.cells) {
-      if (IsFinished(cell.policy) || !cell.unmet.empty()) continue;
-      const Result<std::string> wanted = plugin_.SetPolicy(cell.policy);
-      if (!wanted.ok()) return Error{wanted.error()};
+      if (!IsFinished(cell.policy) && cell.unmet.empty()) to_run.push_back(cell.policy);
     }
-    const Result<std::string> policy = plugin_.SetPolicy("dense");
-    if (!policy.ok()) return Error{policy.error()};
-    plugin_.ResetCounters();
-    const Clock::time_point start = Clock::now();
-    const Result<Logits> logits = session_.Prefill(spec_.prompt, events_.on_prefill);
-    if (!logits.ok()) return Error{logits.error()};
-    prompt_.prefill_seconds = SecondsSince(start);
+    const Result<DensePrefillResult> prefill =
+        DensePrefill(session_, plugin_, spec_.prompt, to_run, events_.on_prefill);
+    if (!prefill.ok()) return Error{prefill.error()};
+    prompt_.prefill_seconds = prefill->seconds;
     const condense_counters counters = plugin_.Counters().process;
     if (counters.nodes == 0) {
       return Error{fmt::format(
@@ -175,7 +163,7 @@ class Comparison {
           "by shape or type). There is nothing to compare",
           counters.declined)};
     }
-    first_token_ = GreedyToken(logits.value());
+    first_token_ = GreedyToken(prefill->logits);
     prompt_.n_prompt = static_cast<int>(spec_.prompt.size());
     prompt_.first_token = first_token_;
     prompt_.first_token_text = session_.model().Pieces({first_token_})[0];
@@ -188,7 +176,7 @@ class Comparison {
     CompareRow row;
     Teacher greedy;
     greedy.name = "greedy";
-    Status status = Begin("dense");
+    Status status = BeginRun(session_, plugin_, "dense");
     if (!status.ok()) return status;
     const Result<std::vector<Token>> tokens =
         GreedyRun(session_, first_token_, n_decisions_, [&](int, Logits logits) {
@@ -197,8 +185,7 @@ class Comparison {
         });
     if (!tokens.ok()) return Error{tokens.error()};
     greedy.targets = tokens.value();
-    greedy.history = {first_token_};
-    greedy.history.insert(greedy.history.end(), tokens->begin(), tokens->end() - 1);
+    greedy.history = FedTokens(first_token_, tokens.value());
     prompt_.dense_tokens = {first_token_};
     prompt_.dense_tokens.insert(prompt_.dense_tokens.end(), tokens->begin(), tokens->end());
     prompt_.dense_text = session_.model().Pieces(prompt_.dense_tokens);
@@ -216,7 +203,7 @@ class Comparison {
                           spec_.text_continuation.begin() + n_decisions_);
       text.targets.assign(spec_.text_continuation.begin() + 1,
                           spec_.text_continuation.begin() + spec_.n_generate);
-      status = Begin("dense");
+      status = BeginRun(session_, plugin_, "dense");
       if (!status.ok()) return status;
       status = TeacherForcedRun(session_, text.history, [&](int, Logits logits) {
         text.Keep(logits);
@@ -254,7 +241,7 @@ class Comparison {
     std::vector<TeacherStep> steps;
     for (int decision = 1; decision <= n_decisions_; ++decision) {
       const Logits logits = teacher.DenseLogits(decision, n_vocab_);
-      steps.push_back(CompareStep(teacher, decision, logits));
+      steps.push_back(CompareStep(decision, teacher.targets[decision - 1], logits, logits));
     }
     AddRecords("dense", "dense", teacher, steps, counters, {}, row);
     row.teachers.back().autonomous_tokens = {prompt_.dense_tokens.begin() + 1,
@@ -269,7 +256,7 @@ class Comparison {
   Status PolicyRow(const CompareCell& cell, const std::string& policy_spec, bool sparse) {
     const std::string& name = cell.policy;
     CompareRow row;
-    Status status = Begin(policy_spec);
+    Status status = BeginRun(session_, plugin_, policy_spec);
     if (!status.ok()) return status;
     const Result<std::vector<Token>> autonomous =
         GreedyRun(session_, first_token_, n_decisions_, [&](int, Logits) { StepDone(); });
@@ -281,24 +268,30 @@ class Comparison {
 
     std::optional<int> t_sig, first_forced;
     for (const Teacher& teacher : teachers_) {
-      status = Begin(policy_spec);
+      status = BeginRun(session_, plugin_, policy_spec);
       if (!status.ok()) return status;
       std::vector<TeacherStep> steps;
       std::map<int, ObservedMass::Layer> layers;
       {
         ObservedMass mass;
-        RowMap rows(prompt_.n_prompt, n_decisions_);
-        const ScopedObserver observer(plugin_, mass, rows);
+        std::optional<RowMap> rows;
+        if (sparse && &teacher == &teachers_.back()) rows.emplace(prompt_.n_prompt, n_decisions_);
+        const ScopedObserver observer(plugin_, [&](std::span<const condense_observation> node) {
+          mass.Take(node.data(), node.size());
+          if (!rows) return;
+          for (const condense_observation& seen : node) rows->Take(seen);
+        });
         status = TeacherForcedRun(session_, teacher.history, [&](int decision, Logits logits) {
-          steps.push_back(CompareStep(teacher, decision, logits));
+          steps.push_back(CompareStep(decision, teacher.targets[decision - 1],
+                                      teacher.DenseLogits(decision, n_vocab_), logits));
           const ObservedMass::Decision omitted = mass.EndDecision();
           steps.back().omitted_mass = omitted.mean;
           steps.back().omitted_mass_max = omitted.max;
-          rows.EndDecision();
+          if (rows) rows->EndDecision();
           StepDone();
         });
         layers = mass.Layers();
-        if (sparse) row.maps = {rows.Record(name, teacher.name)};
+        if (rows) row.map = rows->Record(name, teacher.name);
       }
       if (!status.ok()) return status;
       const CounterSnapshot counters = plugin_.Counters();
@@ -340,22 +333,6 @@ class Comparison {
     const uint64_t all = counters.select_ns + counters.attend_ns;
     if (all == 0) return std::nullopt;
     return static_cast<double>(counters.select_ns) / static_cast<double>(all);
-  }
-
-  TeacherStep CompareStep(const Teacher& teacher, int decision, Logits logits) const {
-    const Token target = teacher.targets[decision - 1];
-    const LogitComparison c =
-        CompareLogits(teacher.DenseLogits(decision, n_vocab_), logits, target);
-    return {.decision = decision,
-            .token_target = target,
-            .token_dense = c.dense.token,
-            .token_sparse = c.sparse.token,
-            .nll_dense = c.nll_dense,
-            .nll_sparse = c.nll_sparse,
-            .kl = c.kl,
-            .margin_dense = c.dense.margin,
-            .margin_sparse = c.sparse.margin,
-            .delta = c.delta};
   }
 
   void AddRecords(const std::string& name, const std::string& policy_spec, const Teacher& teacher,
@@ -423,7 +400,7 @@ class Comparison {
       double seconds[2] = {};
       for (int turn = 0; turn < 2; ++turn) {
         const int arm = (turn + pair) % 2;
-        const Status status = Begin(arm == 0 ? "dense" : policy_spec);
+        const Status status = BeginRun(session_, plugin_, arm == 0 ? "dense" : policy_spec);
         if (!status.ok()) return Error{status.error()};
         const int n_steps = std::min(spec_.speed_block_steps, std::max(1, n_decisions_ - 1));
         const Result<double> block = TimedSteps(session_, teachers_[0].history, 1, n_steps);

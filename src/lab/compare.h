@@ -44,7 +44,7 @@ struct CompareRow {
                                        // budget that cannot be met
   std::vector<LayerRecord> layers;
   std::vector<StepRecord> steps;
-  std::vector<RowsRecord> maps;  // of the last teacher
+  std::optional<RowsRecord> map;  // of the last teacher; of policies that leave rows out
   CellRecord cell;
   std::string warning;  // for the user; "" mostly
 };

@@ -5,37 +5,17 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "decode/run.h"
-#include "metrics/logits.h"
+#include "lab/observation.h"
+#include "lab/runs.h"
 
 namespace condense {
 namespace {
 
 using Observations = std::vector<condense_observation>;
-
-// All that the plug-in reports while it lives.
-class Recorder {
- public:
-  explicit Recorder(const Plugin& plugin) : plugin_(plugin) {
-    plugin_.SetObserver(
-        [](const condense_observation* seen, size_t n, void* user) {
-          auto* self = static_cast<Recorder*>(user);
-          self->seen_.insert(self->seen_.end(), seen, seen + n);
-        },
-        this);
-  }
-  ~Recorder() { plugin_.SetObserver(nullptr, nullptr); }
-  Recorder(const Recorder&) = delete;
-  Recorder& operator=(const Recorder&) = delete;
-
-  Observations Take() { return std::exchange(seen_, {}); }
-
- private:
-  const Plugin& plugin_;
-  Observations seen_;
-};
 
 // Rounding of float sums over a head's channels, relative to the layer's bound.
 constexpr double kBoundSlack = 1e-4;
@@ -61,41 +41,27 @@ class Prober {
   }
 
  private:
-  Status Begin(const std::string& spec) {
-    const Result<std::string> policy = plugin_.SetPolicy(spec);
-    if (!policy.ok()) return Error{policy.error()};
-    Status status = session_.Rewind();
-    plugin_.Forget();
-    plugin_.ResetCounters();
-    return status;
-  }
-
   void StepDone() {
     ++n_done_;
     if (on_step_) on_step_(n_done_, n_total_);
   }
 
   Status Prefill(const Session::Progress& on_prefill) {
-    const Result<std::string> policy = plugin_.SetPolicy("dense");
-    if (!policy.ok()) return Error{policy.error()};
-    const Result<Logits> logits = session_.Prefill(spec_.prompt, on_prefill);
-    if (!logits.ok()) return Error{logits.error()};
+    const std::string arms[] = {spec_.base, spec_.oracle, spec_.policy};
+    const Result<DensePrefillResult> prefill =
+        DensePrefill(session_, plugin_, spec_.prompt, arms, on_prefill);
+    if (!prefill.ok()) return Error{prefill.error()};
     first_token_ =
-        spec_.continuation.empty() ? GreedyToken(logits.value()) : spec_.continuation.front();
+        spec_.continuation.empty() ? GreedyToken(prefill->logits) : spec_.continuation.front();
     probe_.n_visible = static_cast<int>(spec_.prompt.size()) + 1;
     return Status();
   }
 
   // Layers whose attention the plug-in computes, or those of them that were asked for.
   Status FindLayers() {
-    const Status begun = Begin("dense");
-    if (!begun.ok()) return begun;
-    const Result<Logits> logits = session_.Step(first_token_);
-    if (!logits.ok()) return Error{logits.error()};
-    const CounterSnapshot counters = plugin_.Counters();
-    for (size_t layer = 0; layer < counters.layers.size(); ++layer) {
-      if (counters.layers[layer].dense_steps > 0) layers_.push_back(static_cast<int>(layer));
-    }
+    Result<std::vector<int>> layers = AttentionLayers(session_, plugin_, first_token_);
+    if (!layers.ok()) return Error{layers.error()};
+    layers_ = std::move(layers.value());
     if (layers_.empty())
       return Error{"the plug-in saw no attention of this model: nothing to probe"};
     if (spec_.layers.empty()) return Status();
@@ -112,16 +78,17 @@ class Prober {
 
   // Omitted mass by query head of `layer`, its query being dense's; empty where all was read.
   Result<std::vector<double>> Omitted(const std::string& spec, int layer) {
-    const Status begun = Begin(WithDenseBefore(spec, layer));
+    const Status begun = BeginRun(session_, plugin_, WithDenseBefore(spec, layer));
     if (!begun.ok()) return Error{begun.error()};
-    Recorder recorder(plugin_);
+    std::vector<double> omitted;
+    const ScopedObserver observer(plugin_, [&](std::span<const condense_observation> node) {
+      for (const condense_observation& seen : node) {
+        if (seen.layer == layer) omitted.push_back(seen.omitted_mass);
+      }
+    });
     const Result<Logits> logits = session_.Step(first_token_);
     if (!logits.ok()) return Error{logits.error()};
     StepDone();
-    std::vector<double> omitted;
-    for (const condense_observation& seen : recorder.Take()) {
-      if (seen.layer == layer) omitted.push_back(seen.omitted_mass);
-    }
     return omitted;
   }
 
@@ -154,34 +121,26 @@ class Prober {
 
   // The policy on dense's own greedy history.
   Status CheckIdentity() {
-    Status status = Begin("dense");
+    Status status = BeginRun(session_, plugin_, "dense");
     if (!status.ok()) return status;
     std::vector<std::vector<float>> dense;
-    std::vector<Token> history = {first_token_};
     const Result<std::vector<Token>> greedy =
         GreedyRun(session_, first_token_, spec_.n_decisions, [&](int, Logits logits) {
           dense.emplace_back(logits.begin(), logits.end());
           StepDone();
         });
     if (!greedy.ok()) return Error{greedy.error()};
-    history.insert(history.end(), greedy->begin(), greedy->end() - 1);
-    status = Begin(spec_.policy);
+    status = BeginRun(session_, plugin_, spec_.policy);
     if (!status.ok()) return status;
-    Recorder recorder(plugin_);
+    Observations seen;
+    const ScopedObserver observer(plugin_, [&](std::span<const condense_observation> node) {
+      seen.insert(seen.end(), node.begin(), node.end());
+    });
+    const std::vector<Token> history = FedTokens(first_token_, greedy.value());
     status = TeacherForcedRun(session_, history, [&](int decision, Logits logits) {
-      const LogitComparison c =
-          CompareLogits(dense[decision - 1], logits, greedy.value()[decision - 1]);
-      probe_.steps.push_back({.decision = decision,
-                              .token_target = greedy.value()[decision - 1],
-                              .token_dense = c.dense.token,
-                              .token_sparse = c.sparse.token,
-                              .nll_dense = c.nll_dense,
-                              .nll_sparse = c.nll_sparse,
-                              .kl = c.kl,
-                              .margin_dense = c.dense.margin,
-                              .margin_sparse = c.sparse.margin,
-                              .delta = c.delta});
-      Note(recorder.Take());
+      probe_.steps.push_back(
+          CompareStep(decision, greedy.value()[decision - 1], dense[decision - 1], logits));
+      Note(std::exchange(seen, {}));
       StepDone();
     });
     if (!status.ok()) return status;

@@ -1,18 +1,17 @@
 #include "lab/observation.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace condense {
 
-void ScopedObserver::Take(const condense_observation* observations, size_t n, void* user) {
-  auto* self = static_cast<ScopedObserver*>(user);
-  self->mass_.Take(observations, n);
-  for (size_t i = 0; i < n; ++i) self->rows_.Take(observations[i]);
-}
-
-ScopedObserver::ScopedObserver(const Plugin& plugin, ObservedMass& mass, RowMap& rows)
-    : plugin_(plugin), mass_(mass), rows_(rows) {
-  plugin_.SetObserver(Take, this);
+ScopedObserver::ScopedObserver(const Plugin& plugin, Take take)
+    : plugin_(plugin), take_(std::move(take)) {
+  plugin_.SetObserver(
+      [](const condense_observation* observations, size_t n, void* user) {
+        static_cast<ScopedObserver*>(user)->take_({observations, n});
+      },
+      this);
 }
 
 ScopedObserver::~ScopedObserver() { plugin_.SetObserver(nullptr, nullptr); }

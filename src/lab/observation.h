@@ -3,11 +3,12 @@
 // in a timed run.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "decode/plugin.h"
-#include "lab/row_map.h"
 #include "metrics/teacher.h"
 
 namespace condense {
@@ -40,20 +41,19 @@ class ObservedMass {
   std::map<int, LayerSums> layers_;
 };
 
-// The plug-in's observations go into `mass` and `rows` from construction to destruction.
+// Hands `take` what the plug-in observes from construction to destruction: one node, all heads of
+// one layer, at a time.
 class ScopedObserver {
  public:
-  ScopedObserver(const Plugin& plugin, ObservedMass& mass, RowMap& rows);
+  using Take = std::function<void(std::span<const condense_observation>)>;
+  ScopedObserver(const Plugin& plugin, Take take);
   ~ScopedObserver();
   ScopedObserver(const ScopedObserver&) = delete;
   ScopedObserver& operator=(const ScopedObserver&) = delete;
 
  private:
-  static void Take(const condense_observation* observations, size_t n, void* user);
-
   const Plugin& plugin_;
-  ObservedMass& mass_;
-  RowMap& rows_;
+  const Take take_;
 };
 
 }  // namespace condense

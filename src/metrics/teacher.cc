@@ -4,7 +4,24 @@
 #include <cmath>
 #include <vector>
 
+#include "metrics/logits.h"
+
 namespace condense {
+
+TeacherStep CompareStep(int decision, int target, std::span<const float> dense,
+                        std::span<const float> sparse) {
+  const LogitComparison c = CompareLogits(dense, sparse, target);
+  return {.decision = decision,
+          .token_target = target,
+          .token_dense = c.dense.token,
+          .token_sparse = c.sparse.token,
+          .nll_dense = c.nll_dense,
+          .nll_sparse = c.nll_sparse,
+          .kl = c.kl,
+          .margin_dense = c.dense.margin,
+          .margin_sparse = c.sparse.margin,
+          .delta = c.delta};
+}
 
 TeacherFigures SummariseTeacher(std::span<const TeacherStep> steps) {
   TeacherFigures figures;

@@ -24,6 +24,10 @@ struct TeacherStep {
   double omitted_mass_max = 0;
 };
 
+// The decision's step from its dense and its sparse logits [n_vocab]; nothing of the omitted mass.
+TeacherStep CompareStep(int decision, int target, std::span<const float> dense,
+                        std::span<const float> sparse);
+
 struct TeacherFigures {
   int n_decisions = 0;
   double match =
