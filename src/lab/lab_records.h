@@ -1,0 +1,54 @@
+// Records that only the lab writes, and how every line of its folders is marked with the experiment
+// and the cell that it belongs to (docs/RECORDS.md, "Lab folders"; docs/records.schema.json).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "decode/plugin.h"
+#include "lab/experiment.h"
+#include "lab/lab_cell.h"
+#include "lab/prefix_spec.h"
+#include "lab/records.h"
+
+namespace condense {
+
+// One question put to the model (needle, ruler): what was wanted and what came.
+struct ItemRecord {
+  std::string policy;  // canonical spec; "dense", "control"
+  std::string spec;    // what the plug-in was told
+  std::string task;    // "needle", "niah_single_1", …
+  std::string prompt_sha256;
+  int n_prompt = 0, n_decisions = 0;
+  std::vector<std::string> expected;  // every one is wanted
+  std::string answer;
+  std::vector<int> answer_tokens;
+  int first_token_expected = 0, first_token = 0;
+  bool first_token_match = false, full_match = false;
+  double score = 0;  // share of `expected` that the answer holds
+  // From the plug-in's counters over the item's one-row steps: see Count.
+  double kv_read_share = 1;
+  uint64_t k_bytes = 0, v_bytes = 0, summary_bytes = 0, dense_bytes = 0;
+  uint64_t sparse_steps = 0, dense_steps = 0;
+  std::map<std::string, uint64_t> fallbacks;
+
+  void Count(const CounterSnapshot& counters);
+};
+Json ToJson(const ItemRecord& record);
+
+// A `prompt` line with the prefix's text, its hash and its place.
+Json PromptLine(const LabPrefix& prefix, const PromptRecord& record);
+
+Json ToJson(const PublishedFigure& figure);
+
+// `line` with schema, and behind `record` the cell's experiment and id.
+Json MarkLine(const Json& line, const std::string& experiment, const std::string& cell);
+// The `cell` line: the record, the cell's group and its parameters.
+Json CellLine(const Cell& cell, const CellRecord& end);
+// What is to be done: the cells of one experiment as one run planned them.
+Json PlanLine(const std::string& experiment, const std::string& spec_file,
+              const std::string& spec_sha256, const std::vector<Cell>& cells);
+
+}  // namespace condense
