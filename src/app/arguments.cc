@@ -149,6 +149,7 @@ CLI::App* AddRun(CLI::App& app, RunFlags& flags) {
       ->check(CLI::Range(int64_t{-1}, int64_t{4294967294}))
       ->type_name("SEED")
       ->capture_default_str();
+  AddModes(run, flags);
   return run;
 }
 

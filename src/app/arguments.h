@@ -43,6 +43,9 @@ struct RunFlags {
   double temperature = 0, top_p = 0.95, min_p = 0.05;
   int top_k = 40;
   int64_t seed = -1;  // -1: a new one each time
+  std::string mode = "sparse";
+  std::string draft, draft_tokens = "auto";  // of exact; draft "": the policy in force
+  bool verify_exact = false;
 };
 
 // `probe mass`.

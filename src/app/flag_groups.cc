@@ -42,6 +42,30 @@ void AddCache(CLI::App* app, DecodeFlags& flags) {
       ->capture_default_str();
 }
 
+void AddModes(CLI::App* run, RunFlags& flags) {
+  CLI::Option* mode =
+      run->add_option("--mode", flags.mode,
+                      "sparse: every step by the policy; exact: dense decoding's text, drafted by "
+                      "sparse steps or from the context and verified dense")
+          ->check(CLI::IsMember({"sparse", "exact"}))
+          ->type_name("MODE")
+          ->capture_default_str();
+  run->add_option("--draft", flags.draft,
+                  "of exact: what drafts: a policy, lookup (what followed in the context before), "
+                  "or both, lookup first; default: the policy")
+      ->needs(mode)
+      ->type_name("SPEC|@FILE|lookup|lookup+SPEC");
+  run->add_option("--draft-tokens", flags.draft_tokens,
+                  "of exact: tokens drafted before a verification, 1 to 16, or auto, by what they "
+                  "cost and how many are accepted")
+      ->needs(mode)
+      ->type_name("N|auto")
+      ->capture_default_str();
+  run->add_flag("--verify-exact", flags.verify_exact,
+                "of exact: decode dense afterwards and compare every token")
+      ->needs(mode);
+}
+
 CLI::App* AddTune(CLI::App& app, TuneFlags& flags) {
   CLI::App* tune = app.add_subcommand(
       "tune",

@@ -12,6 +12,8 @@ namespace condense {
 void AddModel(CLI::App* app, DecodeFlags& flags);  // -m
 void AddCache(CLI::App* app, DecodeFlags& flags);  // -c, -t, -fa, -ctk, -ctv
 
+void AddModes(CLI::App* run, RunFlags& flags);  // --mode and what goes with it
+
 CLI::App* AddTune(CLI::App& app, TuneFlags& flags);
 CLI::App* AddProfile(CLI::App& app, ProfileFlags& flags);
 

@@ -58,11 +58,12 @@ void InitialiseHost() {
 Model::Model(llama_model* model) : model_(model), vocab_(llama_model_get_vocab(model)) {}
 Model::~Model() { llama_model_free(model_); }
 
-Result<std::unique_ptr<Model>> Model::Load(const std::string& path) {
+Result<std::unique_ptr<Model>> Model::Load(const std::string& path, bool repack) {
   InitialiseHost();
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;
   params.load_mode = LLAMA_LOAD_MODE_MMAP;
+  params.use_extra_bufts = repack;
   params.progress_callback = [](float, void*) { return !StopRequested(); };
   ErrorLines host_errors;
   llama_model* model = llama_model_load_from_file(path.c_str(), params);

@@ -21,8 +21,10 @@ using Token = int32_t;
 class Model {
  public:
   // Maps the file into memory. Check it with ReadModelFile first: the host's own words for a broken
-  // file are poorer. Fails also when a stop was requested while loading.
-  static Result<std::unique_ptr<Model>> Load(const std::string& path);
+  // file are poorer. Fails also when a stop was requested while loading. `repack`: llama.cpp may
+  // keep weights in an order of its own, which is faster for some quantisations and computes
+  // several rows by other arithmetic than one.
+  static Result<std::unique_ptr<Model>> Load(const std::string& path, bool repack = true);
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;

@@ -12,7 +12,6 @@
 namespace condense {
 namespace {
 
-constexpr int kBatchTokens = 512;
 constexpr int kContextStep = 256;  // the host pads its caches to this many rows
 constexpr const char* kStopped = "stopped by the user";
 
@@ -25,19 +24,19 @@ Result<ggml_type> HostType(const std::string& name) {
 
 }  // namespace
 
-Session::Session(const Model& model, llama_context* context, const condense_api* api)
-    : model_(model), context_(context), api_(api) {}
+Session::Session(const Model& model, llama_context* context, int n_batch, const condense_api* api)
+    : model_(model), context_(context), n_batch_(n_batch), api_(api) {}
 
 Session::~Session() { llama_free(context_); }
 
 Result<std::unique_ptr<Session>> Session::Open(const Model& model, const SessionOptions& options) {
-  CONDENSE_CHECK(options.n_context > 0 && options.n_threads > 0);
+  CONDENSE_CHECK(options.n_context > 0 && options.n_threads > 0 && options.n_batch > 0);
   const Result<ggml_type> k_type = HostType(options.k_type), v_type = HostType(options.v_type);
   if (!k_type.ok()) return Error{k_type.error()};
   if (!v_type.ok()) return Error{v_type.error()};
   llama_context_params params = llama_context_default_params();
   params.n_ctx = (options.n_context + kContextStep - 1) / kContextStep * kContextStep;
-  params.n_batch = params.n_ubatch = kBatchTokens;
+  params.n_batch = params.n_ubatch = options.n_batch;
   params.n_seq_max = 1;
   params.n_threads = params.n_threads_batch = options.n_threads;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
@@ -53,12 +52,12 @@ Result<std::unique_ptr<Session>> Session::Open(const Model& model, const Session
     return Error{fmt::format("llama.cpp cannot make a context of {} tokens: {}", params.n_ctx,
                              host_errors.First())};
   }
-  return std::unique_ptr<Session>(new Session(model, context, options.api));
+  return std::unique_ptr<Session>(new Session(model, context, options.n_batch, options.api));
 }
 
 int Session::n_context() const { return static_cast<int>(llama_n_ctx(context_)); }
 
-Status Session::Decode(std::span<const Token> tokens) {
+Status Session::Decode(std::span<const Token> tokens, bool all_logits) {
   if (StopRequested()) return Error{kStopped};
   if (position_ + static_cast<int>(tokens.size()) > n_context()) {
     return Error{fmt::format("the context of {} tokens is full", n_context())};
@@ -67,6 +66,11 @@ Status Session::Decode(std::span<const Token> tokens) {
   // The host takes a mutable pointer and does not write.
   llama_batch batch =
       llama_batch_get_one(const_cast<Token*>(tokens.data()), static_cast<int32_t>(tokens.size()));
+  std::vector<int8_t> wanted;
+  if (all_logits) {
+    wanted.assign(tokens.size(), 1);
+    batch.logits = wanted.data();
+  }
   const int32_t rc = llama_decode(context_, batch);
   if (rc != 0) {
     if (StopRequested()) return Error{kStopped};
@@ -77,8 +81,8 @@ Status Session::Decode(std::span<const Token> tokens) {
   return Status();
 }
 
-Result<Logits> Session::LastLogits() const {
-  const float* data = llama_get_logits_ith(context_, -1);
+Result<Logits> Session::LogitsOf(int token) const {
+  const float* data = llama_get_logits_ith(context_, token);
   if (!data) return Error{"llama.cpp gave no logits"};
   const Logits logits(data, model_.n_vocab());
   if (std::any_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); })) {
@@ -93,8 +97,8 @@ Result<Logits> Session::Prefill(const std::vector<Token>& tokens, const Progress
   position_ = 0;
   if (api_) api_->forget();
   const int n_total = static_cast<int>(tokens.size());
-  for (int begin = 0; begin < n_total; begin += kBatchTokens) {
-    const int n = std::min(kBatchTokens, n_total - begin);
+  for (int begin = 0; begin < n_total; begin += n_batch_) {
+    const int n = std::min(n_batch_, n_total - begin);
     const Status status = Decode(std::span(tokens).subspan(begin, n));
     if (!status.ok()) return Error{status.error()};
     if (progress) progress(begin + n, n_total);
@@ -107,28 +111,56 @@ Result<Logits> Session::Prefill(const std::vector<Token>& tokens, const Progress
     if (n_bytes == 0) return Error{"llama.cpp cannot save the state of this model"};
     saved_state_.resize(n_bytes);
   }
-  return LastLogits();
+  return LogitsOf(-1);
 }
 
 Result<Logits> Session::Step(Token token) {
   const Status status = Decode(std::span(&token, 1));
   if (!status.ok()) return Error{status.error()};
-  return LastLogits();
+  return LogitsOf(-1);
+}
+
+Result<std::vector<Logits>> Session::StepRows(std::span<const Token> tokens) {
+  CONDENSE_CHECK(!tokens.empty() && static_cast<int>(tokens.size()) <= n_batch_);
+  const int begin = position_;
+  const Status status = Decode(tokens, true);
+  if (!status.ok()) {
+    if (llama_memory_seq_pos_max(llama_get_memory(context_), 0) < begin) {
+      return Error{status.error()};
+    }
+    const Status cut = CutBack(begin);
+    return Error{cut.ok() ? status.error() : status.error() + "; " + cut.error()};
+  }
+  std::vector<Logits> rows;
+  rows.reserve(tokens.size());
+  for (int i = 0; i < static_cast<int>(tokens.size()); ++i) {
+    const Result<Logits> row = LogitsOf(i);
+    if (!row.ok()) {
+      const Status cut = CutBack(begin);
+      return Error{cut.ok() ? row.error() : row.error() + "; " + cut.error()};
+    }
+    rows.push_back(row.value());
+  }
+  return rows;
+}
+
+Status Session::CutBack(int position) {
+  CONDENSE_CHECK(position >= 0 && position <= position_);
+  if (!llama_memory_seq_rm(llama_get_memory(context_), 0, position, -1)) {
+    return Error{
+        fmt::format("llama.cpp cannot cut this model's cache back to {} tokens", position)};
+  }
+  position_ = position;
+  return Status();
 }
 
 Status Session::Rewind() {
-  llama_memory_t memory = llama_get_memory(context_);
-  if (saved_state_.empty()) {
-    if (!llama_memory_seq_rm(memory, 0, n_prefilled_, -1)) {
-      return Error{"llama.cpp cannot cut this model's cache back to the prefill"};
-    }
-  } else {
-    llama_memory_clear(memory, true);
-    if (llama_state_seq_set_data(context_, saved_state_.data(), saved_state_.size(), 0) == 0) {
-      return Error{"llama.cpp cannot restore the saved state"};
-    }
-    if (api_) api_->forget();
+  if (saved_state_.empty()) return CutBack(n_prefilled_);
+  llama_memory_clear(llama_get_memory(context_), true);
+  if (llama_state_seq_set_data(context_, saved_state_.data(), saved_state_.size(), 0) == 0) {
+    return Error{"llama.cpp cannot restore the saved state"};
   }
+  if (api_) api_->forget();
   position_ = n_prefilled_;
   return Status();
 }

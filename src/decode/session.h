@@ -22,6 +22,7 @@ namespace condense {
 
 struct SessionOptions {
   int n_context = 0;  // rows of the KV cache, rounded up to 256
+  int n_batch = 512;  // tokens that one call of the host takes
   int n_threads = 1;
   std::string k_type = "f16", v_type = "f16";  // llama.cpp's spelling
   // Told to forget after a restore that wrote the cache behind the graph's back. May be null.
@@ -48,21 +49,33 @@ class Session {
   // cache is full, and where the host's logits are not numbers.
   Result<Logits> Step(Token token);
 
+  // Feeds several tokens in one call of the host, at most n_batch() and what the context has room
+  // for, and gives the logits after each. Two or more are computed dense, whatever the policy.
+  // After a failure the cache is as it was before. Fails as Step does.
+  Result<std::vector<Logits>> StepRows(std::span<const Token> tokens);
+
+  // Removes the rows from `position` on, which lies inside the cache. Fails for models that keep
+  // state which cannot be cut.
+  Status CutBack(int position);
+
   // The state at the end of the prefill again, bit for bit: later rows are removed, and models with
   // recurrent state get their saved state back.
   Status Rewind();
 
   int position() const { return position_; }  // tokens in the cache
   int n_context() const;
+  int n_batch() const { return n_batch_; }
   const Model& model() const { return model_; }
 
  private:
-  Session(const Model& model, llama_context* context, const condense_api* api);
-  Status Decode(std::span<const Token> tokens);
-  Result<Logits> LastLogits() const;
+  Session(const Model& model, llama_context* context, int n_batch, const condense_api* api);
+  Status Decode(std::span<const Token> tokens, bool all_logits = false);
+  // Of a token of the last call, -1: its last.
+  Result<Logits> LogitsOf(int token) const;
 
   const Model& model_;
   llama_context* context_;
+  const int n_batch_;
   const condense_api* api_;
   int position_ = 0, n_prefilled_ = 0;
   std::vector<uint8_t> saved_state_;  // of models with recurrent state
