@@ -293,6 +293,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   const CLI::App* probe = AddProbe(app, arguments.probe);
   const CLI::App* profile = AddProfile(app, arguments.profile);
   const CLI::App* bench = AddBench(app, arguments.bench);
+  const CLI::App* lab = AddLab(app, arguments.lab);
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
   env->add_option("--policy", arguments.env_policy,
@@ -372,6 +373,12 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
                                JoinNames(SubcommandNames(*bench)))};
     }
     arguments.command = Arguments::Command::kBench;
+  } else if (lab->parsed()) {
+    if (lab->get_subcommands().empty()) {
+      return Error{fmt::format("give what to do: {} (`condense lab --help` tells more)",
+                               JoinNames(SubcommandNames(*lab)))};
+    }
+    arguments.command = Arguments::Command::kLab;
   } else if (env->parsed()) {
     arguments.command = Arguments::Command::kEnv;
   } else if (policies->parsed()) {
@@ -382,7 +389,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = general_help;
   } else {
     return Error{
-        "give a command: compare, tune, run, probe, profile, bench, env, policies or info "
+        "give a command: compare, tune, run, probe, profile, bench, lab, env, policies or info "
         "(`condense help` "
         "tells "
         "more)"};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/bench_arguments.h"
+#include "app/lab_arguments.h"
 #include "base/result.h"
 
 namespace condense {
@@ -90,6 +91,7 @@ struct Arguments {
     kProbe,
     kProfile,
     kBench,
+    kLab,
     kEnv,
     kPolicies,
     kInfo,
@@ -101,6 +103,7 @@ struct Arguments {
   ProbeFlags probe;
   ProfileFlags profile;
   BenchFlags bench;
+  LabFlags lab;
   std::string env_policy;
   DecodeFlags info;
   bool policies_json = false;

@@ -14,6 +14,7 @@ int RunCommand(const RunFlags& flags);
 int ProbeCommand(const ProbeFlags& flags);
 int ProfileCommand(const ProfileFlags& flags);
 int BenchCommand(const BenchFlags& flags);
+int LabCommand(const LabFlags& flags, const std::vector<std::string>& argv);
 int EnvCommand(const std::string& policy);
 int PoliciesCommand(bool json);
 int InfoCommand(const DecodeFlags& flags);

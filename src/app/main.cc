@@ -30,6 +30,8 @@ int main(int argc, char** argv) {
       return condense::ProfileCommand(arguments.profile);
     case Arguments::Command::kBench:
       return condense::BenchCommand(arguments.bench);
+    case Arguments::Command::kLab:
+      return condense::LabCommand(arguments.lab, arguments.argv);
     case Arguments::Command::kEnv:
       return condense::EnvCommand(arguments.env_policy);
     case Arguments::Command::kPolicies:

@@ -9,6 +9,7 @@
 
 #include "app/machine.h"
 #include "app/session_setup.h"
+#include "lab/lab_records.h"
 
 namespace condense {
 
@@ -43,22 +44,8 @@ RunRecord BeginRunRecord(const std::string& program, const RunParts& parts,
 }
 
 Status WriteRow(RecordWriter& writer, const RunRecord& run, const CompareRow& row) {
-  for (PolicyRecord record : row.teachers) {
-    record.model = run.model;
-    record.model_sha256 = run.model_sha256;
-    Status status = writer.Write(record);
-    if (!status.ok()) return status;
-  }
-  for (const LayerRecord& record : row.layers) {
-    Status status = writer.Write(record);
-    if (!status.ok()) return status;
-  }
-  for (const StepRecord& record : row.steps) {
-    Status status = writer.Write(record);
-    if (!status.ok()) return status;
-  }
-  if (row.map) {
-    Status status = writer.Write(*row.map);
+  for (const Json& line : RowLines(row, run.model, run.model_sha256)) {
+    const Status status = writer.WriteLine(line);
     if (!status.ok()) return status;
   }
   return writer.Write(row.cell);

@@ -22,9 +22,9 @@ class Prober {
   Prober(Session& session, const Plugin& plugin, Token token, const std::string& name)
       : session_(session), plugin_(plugin), token_(token), name_(name) {}
 
-  Result<CounterSnapshot> Step(double percent) const {
+  Result<CounterSnapshot> Step(double share) const {
     const Status begun =
-        BeginRun(session_, plugin_, fmt::format("{}:budget={}%", name_, PrintNumber(percent)));
+        BeginRun(session_, plugin_, fmt::format("{}:budget={}", name_, PrintPercent(share)));
     if (!begun.ok()) return Error{begun.error()};
     const Result<Logits> logits = session_.Step(token_);
     if (!logits.ok()) return Error{logits.error()};
@@ -32,8 +32,8 @@ class Prober {
   }
 
   // `chooses`: at a generous budget the policy reads something to choose by.
-  Result<Outcome> Try(double percent, bool chooses) const {
-    const Result<CounterSnapshot> counters = Step(percent);
+  Result<Outcome> Try(double share, bool chooses) const {
+    const Result<CounterSnapshot> counters = Step(share);
     if (!counters.ok()) return Error{counters.error()};
     const StepCounts& total = counters->total;
     if (total.sparse_steps == 0 && counters->process.fallbacks[CONDENSE_FALLBACK_BUDGET] > 0)
@@ -55,7 +55,7 @@ Result<std::optional<int>> Least(const Prober& prober, int unmet, bool chooses) 
   int met = kMost + 1;
   while (met - unmet > 1) {
     const int tried = (met + unmet) / 2;
-    const Result<Outcome> outcome = prober.Try(tried / 10.0, chooses);
+    const Result<Outcome> outcome = prober.Try(tried / 1000.0, chooses);
     if (!outcome.ok()) return Error{outcome.error()};
     (outcome.value() == Outcome::kMet ? met : unmet) = tried;
   }
@@ -68,23 +68,23 @@ Result<BudgetCheck> CheckBudget(Session& session, const Plugin& plugin, Token to
                                 const CompareCell& cell) {
   CONDENSE_CHECK(cell.solves_budget && cell.budget);
   const Prober prober(session, plugin, token, cell.name);
-  const double percent = 100 * *cell.budget;
-  Result<Outcome> outcome = prober.Try(percent, /*chooses=*/true);
+  const double share = *cell.budget;
+  Result<Outcome> outcome = prober.Try(share, /*chooses=*/true);
   if (!outcome.ok()) return Error{outcome.error()};
   if (outcome.value() == Outcome::kMet) return BudgetCheck();
-  const Result<CounterSnapshot> generous = prober.Step(kGenerous / 10.0);
+  const Result<CounterSnapshot> generous = prober.Step(kGenerous / 1000.0);
   if (!generous.ok()) return Error{generous.error()};
   const bool chooses = generous->total.summary_bytes > 0;
   if (outcome.value() == Outcome::kWithoutChoice && !chooses) return BudgetCheck();
 
   const Result<std::optional<int>> least =
-      Least(prober, static_cast<int>(std::floor(10 * percent)), chooses);
+      Least(prober, static_cast<int>(std::floor(1000 * share)), chooses);
   if (!least.ok()) return Error{least.error()};
   BudgetCheck check;
   const char* what = outcome.value() == Outcome::kBelowRows
                          ? "does not cover the rows that are always read"
                          : "covers the rows that are always read and nothing to choose others by";
-  check.unmet = fmt::format("{}% of the dense bytes {}: ", PrintNumber(percent), what);
+  check.unmet = fmt::format("{} of the dense bytes {}: ", PrintPercent(share), what);
   if (least.value()) {
     check.least = *least.value() / 1000.0;
     check.unmet += fmt::format("the least possible here is {:.1f} %", *least.value() / 10.0);

@@ -13,8 +13,6 @@ namespace {
 
 constexpr const char* kAll = "all";
 
-std::string PercentText(double share) { return PrintNumber(std::round(1e6 * share) / 1e4) + "%"; }
-
 // What a registered policy says of a key: its default, or nothing where it has no such key.
 class Keys {
  public:
@@ -44,7 +42,7 @@ class Planner {
   void Add(const std::string& name, const Keys& keys) {
     if (keys.Has("budget")) {
       for (double budget : request_.budgets) {
-        AddCell(name, budget, "budget=" + PercentText(budget), /*solves_budget=*/true);
+        AddCell(name, budget, "budget=" + PrintPercent(budget), /*solves_budget=*/true);
       }
     } else if (keys.Has("tokens")) {
       for (double budget : request_.budgets) AddRows(name, budget, "tokens", 0);
@@ -68,13 +66,14 @@ class Planner {
     }
     const double least = static_cast<double>(first + 1) / request_.visible_rows;
     plan_.cells.push_back(
-        {.policy = fmt::format("{} at {}", name, PercentText(budget)),
+        {.policy = fmt::format("{} at {}", name, PrintPercent(budget)),
          .name = name,
          .budget = budget,
-         .unmet = fmt::format(
-             "{} of {:.0f} rows are {}, and {} are always read: the least possible "
-             "is {:.1f} %",
-             PercentText(budget), request_.visible_rows, rows, first, std::ceil(1000 * least) / 10),
+         .unmet =
+             fmt::format("{} of {:.0f} rows are {}, and {} are always read: the least possible "
+                         "is {:.1f} %",
+                         PrintPercent(budget), request_.visible_rows, rows, first,
+                         std::ceil(1000 * least) / 10),
          .least_budget = std::ceil(1000 * least) / 1000});
   }
 
@@ -109,6 +108,8 @@ class Planner {
 };
 
 }  // namespace
+
+std::string PrintPercent(double share) { return PrintNumber(std::round(1e8 * share) / 1e6) + "%"; }
 
 std::string PolicyName(const std::string& spec) { return spec.substr(0, spec.find(':')); }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/text.h"
 #include "lab/costs.h"
 #include "lab/row_map.h"
 
@@ -71,6 +72,11 @@ TEST(Cells, UnknownNamesAreNamed) {
   EXPECT_NE(plan.error().find("did you mean 'streaming'?"), std::string::npos) << plan.error();
 }
 
+TEST(PrintPercent, SharesReadAsTheyWereTyped) {
+  for (const char* text : {"7%", "29%", "0.07%", "5.00001%", "14.5%", "100%", "0%"})
+    EXPECT_EQ(PrintPercent(ParsePercent(text).value() / 100), text);
+}
+
 TEST(Costs, OwnRowsTellMoreThanOthers) {
   const std::vector<RowCost> done = {{"slow", 30}, {"fast", 2}, {"fast", 4}};
   // A fast row begun, then a slow one and one of a kind never seen (12 on average).
@@ -80,6 +86,15 @@ TEST(Costs, OwnRowsTellMoreThanOthers) {
   EXPECT_DOUBLE_EQ(EstimateLeft({}, {"new", 2}, 0.1, {"new"}), 18 + 20);
   EXPECT_TRUE(std::isnan(EstimateLeft({}, {"new", 0}, 0, {"other"})));
   EXPECT_DOUBLE_EQ(EstimateLeft(done, {"fast", 9}, 0.1, {}), 0) << "never less than nothing";
+}
+
+TEST(Costs, RowsThatWereNotRunSayNothing) {
+  std::vector<RowCost> done;
+  AddCost({.policy = "mean:budget=1%", .name = "mean", .state = "unmet", .seconds = 0.25}, done);
+  EXPECT_TRUE(done.empty());
+  AddCost({.policy = "mean:budget=8%", .name = "mean", .seconds = 40}, done);
+  AddCost({.policy = "mean:budget=2%", .name = "mean", .state = "unmet", .seconds = 0.25}, done);
+  EXPECT_DOUBLE_EQ(EstimateLeft(done, {"mean", 1}, 0.01, {}), 39);
 }
 
 TEST(RowMapTest, SharesOfWhatWasVisible) {

@@ -54,7 +54,7 @@ class Comparison {
         n_vocab_(session.model().n_vocab()) {
     CONDENSE_CHECK(spec.n_generate >= 2 && !spec.prompt.empty());
     has_text_ = spec.text_continuation.size() >= static_cast<size_t>(spec.n_generate);
-    for (const CellRecord& cell : spec.finished) costs_.push_back({cell.name, cell.seconds});
+    for (const CellRecord& cell : spec.finished) AddCost(cell, costs_);
   }
 
   Status Run() {
@@ -64,8 +64,11 @@ class Comparison {
     for (const char* always : {"dense", "control"}) {
       if (!IsFinished(always)) pending_.emplace_back(always);
     }
+    n_left_ = static_cast<int>(pending_.size());
     for (const CompareCell& cell : spec_.cells) {
-      if (!spec_.next_cell && !IsFinished(cell.policy)) pending_.push_back(cell.name);
+      if (spec_.next_cell || IsFinished(cell.policy)) continue;
+      ++n_left_;
+      if (cell.unmet.empty()) pending_.push_back(cell.name);
     }
     status = DenseRow();
     if (!status.ok()) return status;
@@ -105,26 +108,27 @@ class Comparison {
     n_done_ = 0;
     n_total_ = int64_t{n_runs} * n_decisions_;
     if (timed) n_total_ += int64_t{2} * spec_.n_speed_pairs * (spec_.speed_block_steps + 1);
-    if (!pending_.empty() && !IsFinished(cell.policy)) pending_.erase(pending_.begin());
+    if (n_left_ == 0 || IsFinished(cell.policy)) return;
+    --n_left_;
+    if (cell.unmet.empty()) pending_.erase(pending_.begin());
   }
 
   void StepDone(int n = 1) {
     n_done_ += n;
     if (!events_.on_steps) return;
     const double share = static_cast<double>(n_done_) / static_cast<double>(n_total_);
-    const int n_left = static_cast<int>(pending_.size()) + (IsFinished(row_.policy) ? 0 : 1);
+    const int n_left = n_left_ + (IsFinished(row_.policy) ? 0 : 1);
     events_.on_steps(
-        {row_.policy, n_rows_ - n_left, n_rows_,
+        {row_.policy, n_rows_ - n_left, n_rows_, share,
          EstimateLeft(costs_, {row_.name, SecondsSince(row_start_)}, share, pending_)});
   }
 
   Status EndRow(CompareRow& row) {
-    const double seconds = SecondsSince(row_start_);
-    costs_.push_back({row_.name, seconds});
     row.cell.policy = row_.policy;
     row.cell.name = row_.name;
     row.cell.budget = row_.budget;
-    row.cell.seconds = seconds;
+    row.cell.seconds = SecondsSince(row_start_);
+    AddCost(row.cell, costs_);
     return events_.on_row(row);
   }
 
@@ -431,8 +435,8 @@ class Comparison {
   CompareCell row_;  // at work
   Clock::time_point row_start_;
   int64_t n_done_ = 0, n_total_ = 0;  // steps of the row
-  int n_rows_ = 0;
-  std::vector<std::string> pending_;  // names of the rows after it
+  int n_rows_ = 0, n_left_ = 0;       // in all; after the row at work
+  std::vector<std::string> pending_;  // names of those of them that are to run
   std::vector<RowCost> costs_;
 };
 

@@ -52,6 +52,7 @@ struct CompareRow {
 struct CompareProgress {
   std::string row;  // the policy at work
   int rows_done = 0, n_rows = 0;
+  double share = 0;         // of this row that is done
   double seconds_left = 0;  // NaN: not known yet
 };
 

@@ -26,6 +26,10 @@ double Expected(const std::vector<RowCost>& done, const std::string& name) {
 
 }  // namespace
 
+void AddCost(const CellRecord& cell, std::vector<RowCost>& done) {
+  if (cell.state == CellRecord().state) done.push_back({cell.name, cell.seconds});
+}
+
 double EstimateLeft(const std::vector<RowCost>& done, const RowCost& under_way, double share,
                     const std::vector<std::string>& pending) {
   std::vector<RowCost> known = done;

@@ -62,6 +62,8 @@ Result<std::unique_ptr<LabModel>> LabModel::Load(const std::string& path, const 
 
 std::string LabModel::Name() const { return Named(file_.path, sha256_); }
 
+std::string LabModel::FileName() const { return fs::path(file_.path).filename().string(); }
+
 Json LabModel::Parameters() const {
   Json parameters{{"model", Name()}};
   if (options_.k_type != "f16") parameters["k_type"] = options_.k_type;

@@ -45,6 +45,7 @@ class LabModel {
   const Options& options() const { return options_; }
   // "SmolLM2-135M-Instruct.Q4_1.gguf@1a2b3c4d": file and the beginning of its hash.
   std::string Name() const;
+  std::string FileName() const;  // without its folder
 
   // What every cell of this model begins with: {"model": Name()}, and the cache's types where they
   // are not f16.

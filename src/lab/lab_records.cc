@@ -46,6 +46,39 @@ Json ToJson(const ItemRecord& r) {
   return json;
 }
 
+Json RunLine(const RunRecord& run, int rank, int n_ranks) {
+  const Json record = ToJson(run);  // items() borrows
+  Json line;
+  for (const auto& [key, value] : record.items()) {
+    const bool of_text = key == "context" || key == "text_source" || key == "text_sha256" ||
+                         key == "offset" || key == "n_prompt" || key == "n_generate" ||
+                         key == "speed_pairs";
+    if (of_text) continue;
+    line[key] = value;
+    if (key == "commit") {
+      line["tree_clean"] =
+          run.commit == "unknown" ? Json(nullptr) : Json(!run.commit.ends_with("-dirty"));
+    }
+    if (key == "cpu") line["rank"] = rank;
+    if (key == "cpu") line["ranks"] = n_ranks;
+  }
+  return line;
+}
+
+std::vector<Json> RowLines(const CompareRow& row, const std::string& model,
+                           const std::string& model_sha256) {
+  std::vector<Json> lines;
+  for (PolicyRecord record : row.teachers) {
+    record.model = model;
+    record.model_sha256 = model_sha256;
+    lines.push_back(ToJson(record));
+  }
+  for (const LayerRecord& record : row.layers) lines.push_back(ToJson(record));
+  for (const StepRecord& record : row.steps) lines.push_back(ToJson(record));
+  if (row.map) lines.push_back(ToJson(*row.map));
+  return lines;
+}
+
 Json PromptLine(const LabPrefix& prefix, const PromptRecord& record) {
   Json json = ToJson(record);
   json["text_source"] = prefix.text;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "decode/plugin.h"
+#include "lab/compare.h"
 #include "lab/experiment.h"
 #include "lab/lab_cell.h"
 #include "lab/prefix_spec.h"
@@ -38,8 +39,16 @@ struct ItemRecord {
 };
 Json ToJson(const ItemRecord& record);
 
+// The `run` line of a model: the record without a text and its lengths, which cells have, with
+// whether the program's tree was clean and which rank of how many writes.
+Json RunLine(const RunRecord& run, int rank, int n_ranks);
+
 // A `prompt` line with the prefix's text, its hash and its place.
 Json PromptLine(const LabPrefix& prefix, const PromptRecord& record);
+
+// The lines of one row of a comparison, but for its end.
+std::vector<Json> RowLines(const CompareRow& row, const std::string& model,
+                           const std::string& model_sha256);
 
 Json ToJson(const PublishedFigure& figure);
 

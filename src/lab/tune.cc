@@ -30,8 +30,8 @@ std::string WhyNone(const CompareRow& row, double budget) {
   const PolicyRecord* record = OfText(row);
   if (record == nullptr) return row.cell.reason.empty() ? "not run" : row.cell.reason;
   if (record->kv_read_share <= kReadSlack * budget + kReadExtra) return "";
-  return fmt::format("it read {:.1f} % where {} % were asked for", 100 * record->kv_read_share,
-                     PrintNumber(100 * budget));
+  return fmt::format("it read {:.1f} % where {} were asked for", 100 * record->kv_read_share,
+                     PrintPercent(budget));
 }
 
 class Tuner {
@@ -52,7 +52,6 @@ class Tuner {
     }
     ChooseCandidates();
     if (outcome_.candidates.empty()) return std::move(outcome_);
-    if (events_.on_certify) events_.on_certify(static_cast<int>(outcome_.candidates.size()));
     std::vector<std::vector<TuneSample>> samples(outcome_.candidates.size());
     for (size_t i = 0; i < spec_.prefixes.size(); ++i) {
       if (!spec_.prefixes[i].held_out) continue;
@@ -137,7 +136,6 @@ class Tuner {
         trial.meets = trial.reason.empty() && Meets(spec_.target, trial.bound);
       }
       searches[at].Tell(rung, trial.meets);
-      outcome_.trials.push_back(trial);
       if (events_.on_trial) events_.on_trial(trial);
     };
     const Status status = RunPrefix(index, next, take);
@@ -246,7 +244,7 @@ Result<TuneTarget> ParseTarget(std::string_view text) {
 }
 
 std::string PrintTarget(const TuneTarget& target) {
-  const std::string percent = PrintNumber(std::round(1e8 * target.value) / 1e6) + "%";
+  const std::string percent = PrintPercent(target.value);
   switch (target.kind) {
     case TuneTarget::Kind::kMatch:
       return "tf=" + percent;

@@ -107,7 +107,6 @@ struct TuneCandidate {
 };
 
 struct TuneOutcome {
-  std::vector<TuneTrial> trials;
   std::vector<TuneCandidate> candidates;  // by budget, then the order of the policies
   double each_confidence = 0;             // of one candidate's bound
   TuneSample control;                     // of the held-out prefixes: the noise floor
@@ -120,7 +119,6 @@ struct TuneEvents {
   std::function<Result<KeptRecords>(int prefix)> open;
   CompareEvents compare;
   std::function<void(const TuneTrial&)> on_trial;
-  std::function<void(int n_candidates)> on_certify;
 };
 
 Result<TuneOutcome> Tune(Session& session, const Plugin& plugin, const TuneSpec& spec,

@@ -20,6 +20,15 @@ double SortedQuantile(std::span<const double> sorted, double p) {
   return sorted[below] + fraction * (sorted[below + 1] - sorted[below]);
 }
 
+// Wilson's, at the normal quantile `z`; n > 0.
+Interval ScoreInterval(double share, double n, double z) {
+  const double z2 = z * z;
+  const double centre = share + z2 / (2 * n);
+  const double half = z * std::sqrt(share * (1 - share) / n + z2 / (4 * n * n));
+  const double denominator = 1 + z2 / n;
+  return {(centre - half) / denominator, (centre + half) / denominator};
+}
+
 }  // namespace
 
 double Mean(std::span<const double> sample) {
@@ -62,15 +71,11 @@ Interval WilsonInterval(int64_t successes, int64_t n) {
   CONDENSE_CHECK(successes >= 0 && successes <= n);
   if (n == 0) return {0, 1};
   const double total = static_cast<double>(n);
-  const double share = static_cast<double>(successes) / total;
-  const double z2 = kZ95 * kZ95;
-  const double centre = share + z2 / (2 * total);
-  const double half = kZ95 * std::sqrt(share * (1 - share) / total + z2 / (4 * total * total));
-  const double denominator = 1 + z2 / total;
+  Interval ends = ScoreInterval(static_cast<double>(successes) / total, total, kZ95);
   // The ends are 0 and 1 exactly where the share is: rounding must not leave them beside it.
-  const double low = successes == 0 ? 0.0 : (centre - half) / denominator;
-  const double high = successes == n ? 1.0 : (centre + half) / denominator;
-  return {low, high};
+  if (successes == 0) ends.low = 0;
+  if (successes == n) ends.high = 1;
+  return ends;
 }
 
 double NormalQuantile(double p) {
@@ -86,10 +91,7 @@ double NormalQuantile(double p) {
 
 double WilsonLowerBound(double share, int64_t n, double z) {
   if (n == 0) return 0;
-  const double total = static_cast<double>(n);
-  const double centre = share + z * z / (2 * total);
-  const double half = z * std::sqrt(share * (1 - share) / total + z * z / (4 * total * total));
-  return std::max(0.0, (centre - half) / (1 + z * z / total));
+  return std::max(0.0, ScoreInterval(share, static_cast<double>(n), z).low);
 }
 
 }  // namespace condense

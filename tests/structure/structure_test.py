@@ -109,6 +109,13 @@ class Structure(unittest.TestCase):
                 wrong.append(f"{path.relative_to(host.ROOT)}: does not say what it is for")
         self.assertEqual(wrong, [])
 
+    def test_every_experiment_file_is_registered(self):
+        files = {path.stem for path in (SRC / "lab" / "experiments").glob("*.cc")}
+        command = host.need(host.BUILD / "bin" / "condense", "build the target condense")
+        done = subprocess.run([str(command), "lab", "list"], capture_output=True, text=True, timeout=60, check=True)
+        self.assertEqual(set(re.findall(r"^(\S+): ", done.stdout, re.M)), files)
+        self.assertGreaterEqual(len(files), 1)
+
     def test_every_policy_file_is_registered(self):
         files = {path.stem for path in (SRC / "select" / "policies").glob("*.cc") if not path.stem.endswith("_test")}
         command = host.need(host.BUILD / "bin" / "condense", "build the target condense")

@@ -1,0 +1,232 @@
+// `condense lab`: flags to a run of experiments, its progress, closing words and tables.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <set>
+
+#include "app/commands.h"
+#include "app/exit_code.h"
+#include "app/machine.h"
+#include "app/output.h"
+#include "app/run_records.h"
+#include "app/session_setup.h"
+#include "app/table.h"
+#include "base/text.h"
+#include "decode/stop.h"
+#include "lab/lab_export.h"
+#include "lab/lab_folder.h"
+#include "lab/lab_run.h"
+
+namespace condense {
+namespace {
+
+constexpr int kReasonsShown = 10;
+
+int List(const std::string& name) {
+  if (!name.empty()) {
+    const Result<const ExperimentInfo*> info = FindExperiment(name);
+    if (!info.ok()) return Fail(kExitUsage, info.error());
+    fmt::print("{}", info.value()->default_spec);
+    return kExitOk;
+  }
+  for (const ExperimentInfo* info : Experiments())
+    fmt::print("{}: {}\n    {}\n", info->name, info->title, info->repeats);
+  fmt::print(
+      "\n`condense lab list --spec NAME` prints a spec, `condense lab run NAME|SPEC.toml` runs "
+      "it\n");
+  return kExitOk;
+}
+
+void PrintTable(const LabTable& table) {
+  std::vector<TableColumn> columns;
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    const LabTable::Column& from = table.columns[i];
+    TableColumn column{from.title, from.priority, from.left, {}};
+    for (const auto& row : table.rows) column.cells.push_back(row[i]);
+    columns.push_back(std::move(column));
+  }
+  fmt::print("\n{}\n{}{}", table.title, RenderTable(columns, OutputWidth()), table.notes);
+}
+
+// The tables of what the folder holds.
+void PrintTables(const LabFolder& kept, const std::set<std::string>& names) {
+  for (const ExperimentInfo* info : Experiments()) {
+    if (!names.contains(info->name)) continue;
+    for (const LabTable& table : info->tables(kept.Done(info->name))) PrintTable(table);
+  }
+  std::fflush(stdout);
+}
+
+int ShowStatus(const std::string& folder) {
+  const Result<LabFolder> kept = ReadLabFolder(folder);
+  if (!kept.ok()) return Fail(kExitUsage, kept.error());
+  if (kept->runs.empty()) {
+    return Fail(kExitUsage,
+                fmt::format("{} holds no records of the lab: name what `condense lab run` wrote",
+                            Quote(folder)));
+  }
+  std::map<std::string, std::set<std::string>> planned;
+  for (const Json& plan : kept->plans) {
+    for (const Json& id : plan.value("cells", Json::array()))
+      planned[plan.value("experiment", "")].insert(id.get<std::string>());
+  }
+  std::set<std::string> names;
+  for (const auto& [name, ids] : planned) {
+    int n_done = 0, n_unmet = 0, n_failed = 0;
+    for (const std::string& id : ids) {
+      const FinishedCell* cell = kept->Find(name, id);
+      const std::string state = cell ? cell->end.value("state", "") : "";
+      (state == "failed" ? n_failed : state == "unmet" ? n_unmet : n_done) += cell ? 1 : 0;
+    }
+    fmt::print(
+        "{}: {} of {} cells done{}{}\n", name, n_done + n_unmet, ids.size(),
+        n_unmet > 0 ? fmt::format(", {} of them with a budget that cannot be met", n_unmet) : "",
+        n_failed > 0 ? fmt::format(", {} failed", n_failed) : "");
+    names.insert(name);
+  }
+  int n_shown = 0;
+  for (const FinishedCell& cell : kept->cells) {
+    if (cell.end["state"] != "failed" || ++n_shown > kReasonsShown) continue;
+    fmt::print("failed: {} {}: {}\n", cell.experiment, cell.id, cell.end.value("reason", ""));
+  }
+  if (n_shown > kReasonsShown) fmt::print("… and {} more\n", n_shown - kReasonsShown);
+  PrintTables(kept.value(), names);
+  return kExitOk;
+}
+
+int Export(const std::string& folder) {
+  const Result<std::vector<std::string>> files = ExportCsv(folder);
+  if (!files.ok()) return Fail(kExitFailed, files.error());
+  for (const std::string& path : files.value()) fmt::print("{}\n", path);
+  return kExitOk;
+}
+
+std::string ProgressText(const LabProgress& progress) {
+  return fmt::format("{} of {} cells done{}{}, {}", progress.n_done, progress.n_cells,
+                     progress.n_failed > 0 ? fmt::format(", {} failed", progress.n_failed) : "",
+                     std::isnan(progress.seconds_left)
+                         ? ""
+                         : fmt::format(", about {} left", FormatDuration(progress.seconds_left)),
+                     progress.doing);
+}
+
+void PrintSpent(const LabOutcome& outcome) {
+  fmt::print("\nwhere {} went:", FormatDuration(outcome.seconds));
+  double rest = outcome.seconds;
+  std::vector<LabSpent> spent = outcome.spent;
+  std::stable_sort(spent.begin(), spent.end(),
+                   [](const LabSpent& a, const LabSpent& b) { return a.seconds > b.seconds; });
+  for (const LabSpent& part : spent) {
+    // Planning holds the loading of models.
+    if (part.part != "loading models") rest -= part.seconds;
+    fmt::print(" {} {} ({});", part.part, FormatDuration(part.seconds), part.n);
+  }
+  fmt::print(" rest {}\n", FormatDuration(std::max(0.0, rest)));
+}
+
+int Finish(const LabFlags& flags, const LabOptions& options, const LabOutcome& outcome) {
+  const Result<LabFolder> kept = ReadLabFolder(flags.folder);
+  if (kept.ok()) {
+    std::set<std::string> names;
+    for (const LabSpec& spec : options.specs) names.insert(spec.info->name);
+    PrintTables(kept.value(), names);
+  }
+  if (outcome.n_done + outcome.n_failed > 0) PrintSpent(outcome);
+  fmt::print("{} of {} cells done{}: {}\n", outcome.n_kept + outcome.n_done, outcome.n_cells,
+             outcome.n_failed > 0 ? fmt::format(", {} failed", outcome.n_failed) : "",
+             flags.folder);
+  std::fflush(stdout);
+  if (!outcome.error.empty()) {
+    return Fail(kExitFailed,
+                outcome.error + "; what is done is kept: the same command goes on from there");
+  }
+  if (outcome.stopped)
+    return Fail(kExitFailed, "stopped; what is done is kept: the same command goes on from there");
+  if (outcome.n_failed > 0) {
+    return Fail(kExitFailed, fmt::format("{} cells failed: `condense lab status {}` says why; the "
+                                         "same command tries them again",
+                                         outcome.n_failed, flags.folder));
+  }
+  return kExitOk;
+}
+
+int Run(const LabFlags& flags, const std::vector<std::string>& argv) {
+  LabOptions options;
+  for (const std::string& named : flags.specs) {
+    Result<LabSpec> spec = ReadLabSpec(named);
+    if (!spec.ok()) return Fail(kExitUsage, spec.error());
+    options.specs.push_back(std::move(spec.value()));
+  }
+  for (const std::string& type : {flags.k_type, flags.v_type}) {
+    const Status known = CheckCacheType(type);
+    if (!known.ok()) return Fail(kExitUsage, known.error());
+  }
+  const Result<Plugin> plugin = LoadPlugin();
+  if (!plugin.ok()) return Fail(kExitFailed, plugin.error());
+  DecodeFlags decode;
+  decode.n_threads = flags.n_threads;
+  decode.k_type = flags.k_type;
+  decode.v_type = flags.v_type;
+  options.folder = flags.folder;
+  options.models = flags.models;
+  options.default_model = DefaultModelPath();
+  options.texts = flags.texts;
+  options.n_threads = ThreadsOf(decode);
+  options.k_type = flags.k_type;
+  options.v_type = flags.v_type;
+  options.describe = [&](const LabModel& model) {
+    RunRecord run = BeginRunRecord("condense lab",
+                                   {decode, model.file(), model.model(), plugin.value(), 0}, argv);
+    run.model_sha256 = model.sha256();
+    return run;
+  };
+  options.check_memory = [&](const ModelFile& file, int n_rows) {
+    return CheckMemory(file, decode, n_rows, 0);
+  };
+
+  Progress progress;
+  LabEvents events;
+  events.on_plan = [&](const LabProgress& plan) {
+    fmt::print("{} cells, {} of them done before: {}\n", plan.n_cells, plan.n_done, flags.folder);
+    std::fflush(stdout);
+    progress.Stage();
+  };
+  events.on_progress = [&](const LabProgress& now) { progress.Show(ProgressText(now)); };
+  events.on_cell = [&](const Cell& cell, const CellRecord& end) {
+    if (end.state != "failed") return;
+    progress.Clear();
+    PrintWarning(fmt::format("{} failed: {}", CellLabel(cell), end.reason));
+  };
+  events.on_warning = [&](const std::string& text) {
+    progress.Clear();
+    PrintWarning(text);
+  };
+  const Result<LabOutcome> outcome = RunLab(plugin.value(), options, events);
+  progress.Clear();
+  if (!outcome.ok()) {
+    return StopRequested() ? Fail(kExitFailed, "stopped before the first cell")
+                           : Fail(kExitUsage, outcome.error());
+  }
+  return Finish(flags, options, outcome.value());
+}
+
+}  // namespace
+
+int LabCommand(const LabFlags& flags, const std::vector<std::string>& argv) {
+  switch (flags.what) {
+    case LabFlags::What::kList:
+      return List(flags.spec);
+    case LabFlags::What::kRun:
+      return Run(flags, argv);
+    case LabFlags::What::kStatus:
+      return ShowStatus(flags.folder);
+    case LabFlags::What::kExport:
+      return Export(flags.folder);
+  }
+  return kExitUsage;
+}
+
+}  // namespace condense

@@ -1,0 +1,192 @@
+// Folders of the lab: what is read of what a killed run left, at every byte; mixed schemas, damage,
+// the lock, the program's identity.
+#include "lab/lab_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lab/lab_costs.h"
+#include "lab/lab_records.h"
+
+namespace condense {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class LabFolderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("condense_lab_folder_" + std::to_string(getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void Write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+  }
+  LabFolder Read() const {
+    Result<LabFolder> kept = ReadLabFolder(folder_.string());
+    EXPECT_TRUE(kept.ok()) << kept.error();
+    return kept.ok() ? kept.value() : LabFolder();
+  }
+  std::string ErrorOfRead() const { return ReadLabFolder(folder_.string()).error(); }
+
+  fs::path folder_;
+};
+
+std::string Line(const Json& json) { return json.dump() + "\n"; }
+
+Json Run() {
+  return {{"schema", 1},           {"record", "run"}, {"program", "condense lab"},
+          {"version", "1"},        {"commit", "abc"}, {"llama_cpp_commit", "l"},
+          {"ggml_version", "2"},   {"threads", 2},    {"instruction_set", "avx2"},
+          {"model_sha256", "1234"}};
+}
+
+Cell MadeCell(const std::string& policy) {
+  return MakeCell("survival", {{"model", "m@1"}, {"context", 64}}, {{"policy", policy}}, 70);
+}
+
+// The lines of one cell: three, and its end.
+std::string CellLines(const std::string& policy, const std::string& state = "done") {
+  const Cell cell = MadeCell(policy);
+  std::string lines;
+  if (state != "failed") {
+    for (const char* kind : {"policy", "layer", "step"})
+      lines += Line(MarkLine({{"record", kind}, {"policy", policy}}, cell.experiment, cell.id));
+  }
+  CellRecord end;
+  end.policy = end.name = policy;
+  end.state = state;
+  return lines + Line(CellLine(cell, end));
+}
+
+std::vector<std::string> Policies(const LabFolder& kept) {
+  std::vector<std::string> policies;
+  for (const FinishedCell& cell : kept.cells) policies.push_back(cell.parameters["policy"]);
+  return policies;
+}
+
+TEST_F(LabFolderTest, NothingIsNothing) {
+  EXPECT_TRUE(Read().cells.empty());
+  EXPECT_TRUE(ReadLabFolder((folder_ / "none").string())->cells.empty());
+  Write("records-0.jsonl", "");
+  EXPECT_EQ(Read().n_bytes.at("records-0.jsonl"), 0u);
+}
+
+TEST_F(LabFolderTest, WholeCellsCountWhereverAKillCutsTheFile) {
+  const std::string run = Line(Run()), first = CellLines("dense"), second = CellLines("mean");
+  const std::string all = run + first + second;
+  for (size_t n = 0; n <= all.size(); ++n) {
+    Write("records-0.jsonl", all.substr(0, n));
+    const LabFolder kept = Read();
+    const size_t n_cells = n == all.size() ? 2 : n >= run.size() + first.size() ? 1 : 0;
+    ASSERT_EQ(kept.cells.size(), n_cells) << n;
+    const size_t whole = n_cells == 2      ? all.size()
+                         : n_cells == 1    ? run.size() + first.size()
+                         : n >= run.size() ? run.size()
+                                           : 0;
+    ASSERT_EQ(kept.n_bytes.at("records-0.jsonl"), whole) << n;
+    for (const FinishedCell& cell : kept.cells) ASSERT_EQ(cell.lines.size(), 2u) << "no steps";
+  }
+}
+
+TEST_F(LabFolderTest, LinesOfAKilledRunBetweenOthersAreIgnored) {
+  const std::string cut = CellLines("mean");
+  // Two lines of a cell without its end, then another run; and two without any run line between.
+  const size_t two = cut.find('\n', cut.find('\n') + 1) + 1;
+  Write("records-0.jsonl", Line(Run()) + cut.substr(0, two) + Line(Run()) + CellLines("mean") +
+                               cut.substr(0, two) + CellLines("dense"));
+  const LabFolder kept = Read();
+  EXPECT_THAT(Policies(kept), ElementsAre("mean", "dense"));
+  EXPECT_EQ(kept.cells[0].lines.size(), 2u);
+  int n_lines = 0;
+  ASSERT_TRUE(ForEachLine(folder_.string(), [&](const Json&) {
+                ++n_lines;
+                return Status();
+              }).ok());
+  EXPECT_EQ(n_lines, 2 + 4 + 4);
+}
+
+TEST_F(LabFolderTest, ACellThatFailedIsFailedUntilItIsDone) {
+  Write("records-0.jsonl", Line(Run()) + CellLines("mean", "failed") + CellLines("dense"));
+  EXPECT_EQ(Read().Find("survival", MadeCell("mean").id)->end["state"], "failed");
+  Write("records-1.jsonl", Line(Run()) + CellLines("mean"));
+  const LabFolder kept = Read();
+  EXPECT_EQ(kept.cells.size(), 2u);
+  EXPECT_EQ(kept.Find("survival", MadeCell("mean").id)->end["state"], "done");
+  EXPECT_EQ(kept.Find("mass", MadeCell("mean").id), nullptr);
+}
+
+TEST_F(LabFolderTest, DoneCellsComeInTheOrderOfThePlan) {
+  const std::vector<Cell> cells = {MadeCell("dense"), MadeCell("mean"), MadeCell("quest")};
+  Write("records-0.jsonl", Line(Run()) + Line(PlanLine("survival", "survival.toml", "12", cells)) +
+                               CellLines("quest", "failed") + CellLines("mean") +
+                               CellLines("dense"));
+  std::vector<std::string> policies;
+  for (const FinishedCell& cell : Read().Done("survival"))
+    policies.push_back(cell.parameters["policy"]);
+  EXPECT_THAT(policies, ElementsAre("dense", "mean"));
+}
+
+TEST_F(LabFolderTest, OtherSchemasAndDamageAreNamed) {
+  Write("records-0.jsonl", Line(Run()) + CellLines("mean"));
+  Json other = Run();
+  other["schema"] = 2;
+  Write("records-1.jsonl", Line(other));
+  EXPECT_THAT(ErrorOfRead(), HasSubstr("records-1.jsonl': line 1 is of schema 2, and this program "
+                                       "reads schema 1"));
+  Write("records-1.jsonl", Line(Run()) + "{\"schema\":1,\"rec\n" + CellLines("mean"));
+  EXPECT_THAT(ErrorOfRead(), HasSubstr("records-1.jsonl': line 2 is no record of Condense"));
+  Write("records-1.jsonl", CellLines("mean"));
+  EXPECT_THAT(ErrorOfRead(), HasSubstr("line 1 is no `run` line"));
+  Write("records-1.jsonl", Line(Run()) + "{\"schema\":1,\"record\":\"cell\",\"cell\":7}\n");
+  EXPECT_THAT(ErrorOfRead(), HasSubstr("line 2 names no experiment"));
+}
+
+TEST_F(LabFolderTest, AnotherProgramIsRefusedByName) {
+  Write("records-0.jsonl", Line(Run()) + CellLines("mean"));
+  EXPECT_TRUE(CheckSameProgram(Read(), Run(), "x").ok());
+  Json other = Run();
+  other["model_sha256"] = "5678";
+  EXPECT_TRUE(CheckSameProgram(Read(), other, "x").ok()) << "another model makes other cells";
+  other["threads"] = 1;
+  EXPECT_THAT(CheckSameProgram(Read(), other, "x").error(),
+              HasSubstr("threads was 2, is 1 now; name another folder with --out"));
+}
+
+TEST_F(LabFolderTest, OneRunAtATime) {
+  const std::string path = (folder_ / "new").string();
+  {
+    const Result<LabLock> first = LabLock::Take(path);
+    ASSERT_TRUE(first.ok()) << first.error();
+    const Result<LabLock> second = LabLock::Take(path);
+    ASSERT_FALSE(second.ok());
+    EXPECT_THAT(second.error(), HasSubstr("another run is at work in the folder"));
+    EXPECT_THAT(second.error(), HasSubstr("process " + std::to_string(getpid()) + " since 20"));
+  }
+  EXPECT_TRUE(LabLock::Take(path).ok()) << "let go";
+  Write("file", "");
+  EXPECT_THAT(LabLock::Take((folder_ / "file" / "x").string()).error(), HasSubstr("cannot make"));
+}
+
+TEST(LabCosts, GrowWithRowsAndFallBackOnOtherPolicies) {
+  LabCosts costs;
+  EXPECT_TRUE(std::isnan(costs.Expected("survival", "mean", 100)));
+  costs.Add("survival", "mean", 100, 2);
+  costs.Add("survival", LabCosts::kPrefill, 100, 10);
+  EXPECT_DOUBLE_EQ(costs.Expected("survival", "mean", 400), 8);
+  EXPECT_DOUBLE_EQ(costs.Expected("survival", "quest", 50), 1) << "as the experiment's others";
+  EXPECT_TRUE(std::isnan(costs.Expected("needle", "mean", 100)));
+  EXPECT_DOUBLE_EQ(costs.Expected("needle", LabCosts::kPrefill, 50), 5);
+}
+
+}  // namespace
+}  // namespace condense

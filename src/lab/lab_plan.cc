@@ -1,0 +1,111 @@
+#include "lab/lab_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "base/text.h"
+
+namespace condense {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool NamesFile(const std::string& named) {
+  return named.ends_with(".toml") || named.find('/') != std::string::npos;
+}
+
+}  // namespace
+
+Result<LabSpec> ReadLabSpec(const std::string& named) {
+  if (!NamesFile(named)) {
+    const Result<const ExperimentInfo*> info = FindExperiment(named);
+    if (!info.ok()) return Error{info.error()};
+    return LabSpec{info.value(), "", info.value()->default_spec};
+  }
+  LabSpec spec;
+  spec.path = named;
+  std::error_code error;
+  if (fs::is_directory(named, error)) return Error{SpecPlace(named, 0) + "is a folder"};
+  std::ifstream in(named, std::ios::binary);
+  if (!in) return Error{SpecPlace(named, 0) + "cannot be read: " + std::strerror(errno)};
+  spec.text.assign(std::istreambuf_iterator<char>(in), {});
+  Result<SpecReader> reader = SpecReader::Parse(spec.text, named, "experiment = \"\"");
+  if (!reader.ok()) return Error{reader.error()};
+  if (!reader->Given("experiment")) {
+    return Error{SpecPlace(named, 0) +
+                 "has no key experiment, which says what it is a spec of: experiment = \"NAME\""};
+  }
+  const std::string name = reader->Text("experiment");
+  const Result<const ExperimentInfo*> info = FindExperiment(name);
+  if (!info.ok()) reader->Fail("experiment", info.error());
+  // Other keys are the experiment's to read.
+  if (!reader->ok()) return Error{reader->Finish().error()};
+  spec.info = info.value();
+  return spec;
+}
+
+Result<LabJob> MakeLabJob(LabSpec spec, const std::vector<std::string>& models,
+                          const std::string& default_model) {
+  const std::string shown = spec.path.empty() ? spec.info->name : spec.path;
+  Result<SpecReader> reader = SpecReader::Parse(spec.text, shown, spec.info->default_spec);
+  if (!reader.ok()) return Error{reader.error()};
+  LabJob job;
+  reader->Text("experiment");
+  job.models = reader->Texts("models", 0);
+  job.experiment = spec.info->make();
+  job.experiment->Read(reader.value());
+  const Status read = reader->Finish();
+  if (!read.ok()) return Error{read.error()};
+  if (!models.empty()) job.models = models;
+  if (job.models.empty() && !default_model.empty()) job.models = {default_model};
+  if (job.models.empty()) {
+    return Error{
+        "the default model is not there: `make run` fetches it; or name a GGUF file with -m"};
+  }
+  job.spec = std::move(spec);
+  return job;
+}
+
+Result<std::vector<LabGroup>> PlanLabGroups(const LabJob& job, size_t job_idx, LabModel& model,
+                                            const std::string& texts) {
+  model.SetTextPlaces(
+      {texts, job.spec.path.empty() ? "" : fs::path(job.spec.path).parent_path().string()});
+  Result<std::vector<Cell>> cells = job.experiment->Plan(model);
+  const std::string where = job.spec.path.empty() ? job.spec.info->name : job.spec.path;
+  if (!cells.ok()) return Error{where + ": " + cells.error()};
+  if (cells->empty()) return Error{where + ": the spec asks for no cell"};
+  std::vector<LabGroup> groups;
+  std::set<std::string> ids;
+  for (Cell& cell : cells.value()) {
+    CONDENSE_CHECK(ids.insert(cell.id).second);
+    const auto known = std::find_if(groups.begin(), groups.end(), [&](const LabGroup& group) {
+      return group.cells[0].group == cell.group;
+    });
+    LabGroup& group = known != groups.end() ? *known : groups.emplace_back();
+    group.job = job_idx;
+    group.model = model.file().path;
+    group.n_rows = std::max(group.n_rows, cell.n_rows);
+    group.cells.push_back(std::move(cell));
+  }
+  return groups;
+}
+
+std::string CellLabel(const Cell& cell) {
+  std::string label = cell.experiment;
+  if (cell.parameters.contains("policy") && cell.parameters["policy"].is_string())
+    label += " " + cell.parameters["policy"].get<std::string>();
+  for (const auto& [name, value] : cell.parameters.items()) {
+    if (name == "policy" || name == "model" || name == "text") continue;
+    label += " " + CellId(Json{{name, value}});
+  }
+  return label;
+}
+
+}  // namespace condense

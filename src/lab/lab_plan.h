@@ -1,0 +1,53 @@
+// From what a user names (experiments, spec files, models) to groups of cells, checked before
+// anything runs.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "lab/experiment.h"
+#include "lab/lab_model.h"
+
+namespace condense {
+
+// A spec as it is to be run: the file's text, or the experiment's default.
+struct LabSpec {
+  const ExperimentInfo* info = nullptr;
+  std::string path;  // "" for the default spec
+  std::string text;
+};
+
+// `named`: a file (its name ends in .toml or has a slash), whose key `experiment` says which it is
+// of; or an experiment's name. Errors: neither, no TOML, an unknown experiment.
+Result<LabSpec> ReadLabSpec(const std::string& named);
+
+// A spec that was read by its experiment.
+struct LabJob {
+  LabSpec spec;
+  std::unique_ptr<Experiment> experiment;
+  std::vector<std::string> models;  // files
+};
+
+// `models`: -m, in place of the spec's own; `default_model` where neither names any. Errors: those
+// of the spec, with lines; no model.
+Result<LabJob> MakeLabJob(LabSpec spec, const std::vector<std::string>& models,
+                          const std::string& default_model);
+
+// Cells that run from one prefill.
+struct LabGroup {
+  size_t job = 0;     // index of the spec
+  std::string model;  // file
+  std::vector<Cell> cells;
+  int n_rows = 0;  // the most that a cell wants
+};
+
+// The groups of one spec for a loaded model, in the order of planning. `texts`: --texts.
+Result<std::vector<LabGroup>> PlanLabGroups(const LabJob& job, size_t job_idx, LabModel& model,
+                                            const std::string& texts);
+
+// "survival mean:blocks=2 context=2048 offset=0", for people: without what is the same in a run.
+std::string CellLabel(const Cell& cell);
+
+}  // namespace condense
