@@ -85,9 +85,9 @@ struct condense_observation {
   const uint16_t* row_words; /* bit r % 16 of word r / 16: the key of cache row r is read; valid
                                 during the call */
   int32_t n_row_words;
-  const float* row_logits; /* [16 n_row_words] logits of this query head as the softmax takes them, by
-                              cache row, -inf where a row is not visible; valid during the call. NULL
-                              unless observe_logits asked for them */
+  const float* row_logits; /* [16 n_row_words] logits of this query head as the softmax takes them,
+                              by cache row, -inf where a row is not visible; valid during the call.
+                              NULL unless observe_logits asked for them */
 };
 typedef void (*condense_observer)(const struct condense_observation* observations, size_t n,
                                   void* user);

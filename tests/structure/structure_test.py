@@ -110,7 +110,7 @@ class Structure(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def test_every_experiment_file_is_registered(self):
-        files = {path.stem for path in (SRC / "lab" / "experiments").glob("*.cc")}
+        files = {path.stem.replace("_", "-") for path in (SRC / "lab" / "experiments").glob("*.cc")}
         command = host.need(host.BUILD / "bin" / "condense", "build the target condense")
         done = subprocess.run([str(command), "lab", "list"], capture_output=True, text=True, timeout=60, check=True)
         self.assertEqual(set(re.findall(r"^(\S+): ", done.stdout, re.M)), files)

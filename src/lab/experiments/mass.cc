@@ -3,6 +3,7 @@
 // query dense's (lab/mass_probe.h). The plug-in's blocks are 16 rows; blocks of 32 and 64 are
 // chosen and measured by lab/block_recall.h from the logits that the plug-in's observer reports.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -170,7 +171,7 @@ class Mass : public Experiment {
         Json own{{"policy", kBlockMeans},
                  {"block_rows", rows},
                  {"distant_rows", distant_rows_},
-                 {"layers", layers_}};
+                 {"layers", LayersText()}};
         if (rows != kPluginBlockRows) {
           cells.push_back(MakeCell("mass", prefix.shared, own, prefix.n_rows));
           continue;
@@ -230,6 +231,11 @@ class Mass : public Experiment {
     const Result<std::string> oracle = Spelled(model, "oracle", blocks);
     if (!oracle.ok()) return Error{oracle.error()};
     return MassArms{base.value(), oracle.value(), spelled.value()};
+  }
+
+  // "12,18,22" or "all", as cells name them.
+  std::string LayersText() const {
+    return layers_.empty() ? "all" : fmt::format("{}", fmt::join(layers_, ","));
   }
 
   int BlocksOf(int64_t block_rows) const {
