@@ -85,6 +85,9 @@ struct condense_observation {
   const uint16_t* row_words; /* bit r % 16 of word r / 16: the key of cache row r is read; valid
                                 during the call */
   int32_t n_row_words;
+  const float* row_logits; /* [16 n_row_words] logits of this query head as the softmax takes them,
+                              by cache row, -inf where a row is not visible; valid during the call.
+                              NULL unless observe_logits asked for them */
 };
 typedef void (*condense_observer)(const struct condense_observation* observations, size_t n,
                                   void* user);
@@ -111,6 +114,8 @@ struct condense_api {
   /* Calls `observer` after each one-row node, on the thread that computes the graph; NULL ends it.
    */
   void (*set_observer)(condense_observer observer, void* user);
+  /* While `on` is not 0, observations carry row_logits, which cost one more pass over the keys. */
+  void (*observe_logits)(int on);
 
   /* Drops every summary and every remembered choice: for hosts that wrote the cache behind the
    * graph's back. */

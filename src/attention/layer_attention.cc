@@ -59,7 +59,7 @@ class NodeRunner {
       for (size_t i = 0; i < singles.size(); ++i) {
         if (work_.selections[i].dense) continue;
         ObserveStep(node_, View(singles[i].stream), singles[i].stream, singles[i].row,
-                    Visible(singles[i]), work_.selections[i], n_threads_, sink_.on_observations);
+                    Visible(singles[i]), work_.selections[i], n_threads_, sink_);
       }
     }
   }

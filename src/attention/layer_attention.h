@@ -63,6 +63,7 @@ struct Observation {
   int layer = 0, query_head = 0, kv_head = 0, visible_rows = 0, rows_read = 0;
   float omitted_mass = 0, value_norm_max = 0, output_error = 0, output_norm = 0, identity_error = 0;
   std::span<const uint16_t> read;  // [n_blocks] rows whose key is read; valid during the call
+  std::span<const float> logits;   // [16 n_blocks], or empty; valid during the call
 };
 
 // What a node reports. Called on the thread that computes the graph.
@@ -70,6 +71,7 @@ struct AttentionSink {
   std::function<void(const StepCount&)> on_step;
   std::function<void(int layer, uint64_t rows)> on_multi_rows;
   std::function<void(std::span<const Observation>)> on_observations;  // empty: do not observe
+  bool observe_logits = false;
   // Added to. Keys whose logits a policy computes are attended to then (Selection::logits_ns).
   uint64_t select_ns = 0, attend_ns = 0;
 };

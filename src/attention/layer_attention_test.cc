@@ -297,6 +297,34 @@ TEST(LayerAttentionTest, RowsOfOneSequenceAreDense) {
   ExpectReference(made);
 }
 
+TEST(LayerAttentionTest, ObserverSeesLogitsWhereItAsks) {
+  Made made(1, 1, 1200, 6, 2, 64, 29);
+  LayerCache cache;
+  cache.MarkWritten(0, 1199);
+  int n_heads = 0;
+  AttentionSink sink;
+  sink.observe_logits = true;
+  sink.on_observations = [&](std::span<const Observation> all) {
+    for (const Observation& o : all) {
+      ++n_heads;
+      ASSERT_EQ(o.logits.size(), o.read.size() * kBlockRows);
+      double all_sum = 0, left_out = 0;
+      for (int row = 0; row < static_cast<int>(o.logits.size()); ++row) {
+        if (row >= 1200) {
+          EXPECT_EQ(o.logits[row], -INFINITY) << row;
+          continue;
+        }
+        const double weight = std::exp(static_cast<double>(o.logits[row]));
+        all_sum += weight;
+        if (!HasRow(o.read, row)) left_out += weight;
+      }
+      EXPECT_NEAR(left_out / all_sum, o.omitted_mass, 1e-5);
+    }
+  };
+  ComputeAttention(made.Node(), cache, *Make("mean:blocks=4"), 2, sink);
+  EXPECT_EQ(n_heads, 6);
+}
+
 TEST(LayerAttentionTest, ObserverSeesTheOmittedMass) {
   Made made(1, 1, 1200, 6, 2, 64, 23);
   LayerCache cache;

@@ -21,6 +21,33 @@ struct State {
   float Output(int d) const { return sum == 0.0f ? 0.0f : o[d] / sum; }
 };
 
+// One query and the keys of a chunk that begins with `block`, of `n_blocks` in all.
+void SetKeys(const AttentionNode& node, const KvView& view, int kv_head, const float* q, int block,
+             size_t n_blocks, AttendArgs& args) {
+  args.k = view.KeyRow(kv_head, block * kBlockRows);
+  args.k_stride = view.k_row;
+  args.k_type = view.k_type;
+  args.k_dim = view.k_dim;
+  args.n_blocks = std::min<int>(kChunkBlocks, static_cast<int>(n_blocks) - block);
+  args.n_queries = 1;
+  args.q = q;
+  args.scale = node.scale;
+  args.softcap = node.softcap;
+}
+
+// One query's logits of the rows of `mask`, -inf elsewhere, to `out` ([16 mask.size()]).
+void LogitsOfRows(const AttentionNode& node, const KvView& view, int kv_head, const float* q,
+                  std::span<const uint16_t> mask, float* out) {
+  for (int chunk = 0; chunk < ChunksFor(view.n_rows); ++chunk) {
+    const int block = chunk * kChunkBlocks;
+    const uint16_t* words = mask.data() + block;
+    AttendArgs args;
+    SetKeys(node, view, kv_head, q, block, mask.size(), args);
+    args.masks = &words;
+    RowLogits(args, out + static_cast<size_t>(block) * kBlockRows);
+  }
+}
+
 // One query over the rows of `mask`, values of those in `v_mask` alone, all chunks merged.
 State AttendRows(const AttentionNode& node, const KvView& view, int kv_head, const float* q,
                  std::span<const uint16_t> mask, std::span<const uint16_t> v_mask) {
@@ -33,21 +60,13 @@ State AttendRows(const AttentionNode& node, const KvView& view, int kv_head, con
     const uint16_t* v_words = v_mask.data() + block;
     float max = 0, sum = 0, sum_v = 0;
     AttendArgs args;
-    args.k = view.KeyRow(kv_head, block * kBlockRows);
+    SetKeys(node, view, kv_head, q, block, mask.size(), args);
     args.v = view.ValueRow(kv_head, block * kBlockRows);
-    args.k_stride = view.k_row;
     args.v_stride = view.v_row;
-    args.k_type = view.k_type;
     args.v_type = view.v_type;
-    args.k_dim = view.k_dim;
     args.v_dim = view.v_dim;
-    args.n_blocks = std::min<int>(kChunkBlocks, static_cast<int>(mask.size()) - block);
-    args.n_queries = 1;
-    args.q = q;
     args.masks = &words;
     args.v_masks = &v_words;
-    args.scale = node.scale;
-    args.softcap = node.softcap;
     args.o = o.data();
     args.max = &max;
     args.sum = &sum;
@@ -72,10 +91,12 @@ float TailShare(const Selection& selection, int head, const State& kept) {
 
 void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int row,
                  std::span<const uint16_t> visible, const Selection& selection, int n_threads,
-                 const std::function<void(std::span<const Observation>)>& report) {
+                 const AttentionSink& sink) {
   const int group = node.n_query_heads / view.n_kv_heads;
   const int v_dim = view.v_dim;
   std::vector<Observation> all(node.n_query_heads);
+  const size_t n_logits = visible.size() * kBlockRows;
+  std::vector<float> logits(sink.observe_logits ? n_logits * node.n_query_heads : 0);
 #pragma omp parallel for num_threads(n_threads) schedule(dynamic, 1)
   for (int g = 0; g < view.n_kv_heads; ++g) {
     float value_norm_max = 0.0f;
@@ -118,6 +139,11 @@ void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int 
       seen.visible_rows = CountRows(visible);
       seen.rows_read = CountRows(read);
       seen.read = read;
+      if (sink.observe_logits) {
+        float* own = logits.data() + h * n_logits;
+        LogitsOfRows(node, view, g, q, visible, own);
+        seen.logits = {own, n_logits};
+      }
       seen.value_norm_max = value_norm_max;
       const float dropped_sum = rest.sum == 0.0f ? 0.0f : rest.sum * std::exp(rest.max - full.max);
       const float epsilon = dropped_sum / full.sum;
@@ -147,7 +173,7 @@ void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int 
       seen.identity_error = std::sqrt(identity);
     }
   }
-  report(all);
+  sink.on_observations(all);
 }
 
 }  // namespace condense

@@ -6,7 +6,6 @@
 // identity is that of the rows read.
 #pragma once
 
-#include <functional>
 #include <span>
 
 #include "attention/layer_attention.h"
@@ -14,10 +13,10 @@
 namespace condense {
 
 // Computes dense attention and the attention over the rows left out for every query head of one
-// query row and reports. Sinks take part in the omitted mass's normaliser, not in the outputs
-// compared.
+// query row, and the logits of all visible rows where `sink` wants them, and reports to it. Sinks
+// of the softmax take part in the omitted mass's normaliser, not in the outputs compared.
 void ObserveStep(const AttentionNode& node, const KvView& view, int stream, int row,
                  std::span<const uint16_t> visible, const Selection& selection, int n_threads,
-                 const std::function<void(std::span<const Observation>)>& report);
+                 const AttentionSink& sink);
 
 }  // namespace condense

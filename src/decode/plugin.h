@@ -56,6 +56,8 @@ class Plugin {
   void SetObserver(condense_observer observer, void* user) const {
     api_->set_observer(observer, user);
   }
+  // While `on`, observations carry the logits of their rows.
+  void ObserveLogits(bool on) const { api_->observe_logits(on ? 1 : 0); }
 
   std::string Version() const { return api_->version_string(); }
   std::string InstructionSet() const { return api_->instruction_set(); }

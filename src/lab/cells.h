@@ -15,7 +15,7 @@ namespace condense {
 
 // One policy at one budget.
 struct CompareCell {
-  std::string policy;              // canonical spec
+  std::string policy;              // canonical spec; names the row
   std::string name;                // the policy's
   std::optional<double> budget{};  // share of dense's bytes asked for by --budgets
   // The budget is a share that the policy itself solves for at every step (its key `budget`).
@@ -23,6 +23,13 @@ struct CompareCell {
   // Why the budget cannot be met, where that shows without running; and the least that can.
   std::string unmet{};
   std::optional<double> least_budget{};
+  // What the plug-in is told where `policy` is no spec, or more than one: rows of one policy that
+  // differ otherwise.
+  std::string spec{};
+  // Every row is decoded again dense once its decision is made (decode/rewritten.h).
+  bool rewrite_rows = false;
+
+  const std::string& Spec() const { return spec.empty() ? policy : spec; }
 };
 
 struct LeftOut {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <span>
 
+#include "decode/rewritten.h"
 #include "decode/run.h"
 #include "lab/budget_check.h"
 #include "lab/costs.h"
@@ -142,7 +143,7 @@ class Comparison {
       check = checked.value();
     }
     if (check.unmet.empty())
-      return PolicyRow(cell, cell.policy, /*sparse=*/cell.policy.rfind("dense", 0) != 0);
+      return PolicyRow(cell, cell.Spec(), /*sparse=*/cell.policy.rfind("dense", 0) != 0);
     CompareRow row;
     row.cell.state = "unmet";
     row.cell.reason = check.unmet;
@@ -154,7 +155,7 @@ class Comparison {
     // With next_cell too: any of the cells may be asked for.
     std::vector<std::string> to_run;
     for (const CompareCell& cell : spec_.cells) {
-      if (!IsFinished(cell.policy) && cell.unmet.empty()) to_run.push_back(cell.policy);
+      if (!IsFinished(cell.policy) && cell.unmet.empty()) to_run.push_back(cell.Spec());
     }
     const Result<DensePrefillResult> prefill =
         DensePrefill(session_, plugin_, spec_.prompt, to_run, events_.on_prefill);
@@ -260,10 +261,14 @@ class Comparison {
   Status PolicyRow(const CompareCell& cell, const std::string& policy_spec, bool sparse) {
     const std::string& name = cell.policy;
     CompareRow row;
+    RewrittenSteps rewritten(session_);
+    const StepFunction decode = [&](Token token) {
+      return cell.rewrite_rows ? rewritten.Step(token) : session_.Step(token);
+    };
     Status status = BeginRun(session_, plugin_, policy_spec);
     if (!status.ok()) return status;
     const Result<std::vector<Token>> autonomous =
-        GreedyRun(session_, first_token_, n_decisions_, [&](int, Logits) { StepDone(); });
+        GreedyRun(decode, first_token_, n_decisions_, [&](int, Logits) { StepDone(); });
     if (!autonomous.ok()) return Error{autonomous.error()};
     const CounterSnapshot unobserved = plugin_.Counters();
     status = CheckCounters(name, sparse, unobserved);
@@ -285,7 +290,7 @@ class Comparison {
           if (!rows) return;
           for (const condense_observation& seen : node) rows->Take(seen);
         });
-        status = TeacherForcedRun(session_, teacher.history, [&](int decision, Logits logits) {
+        status = TeacherForcedRun(decode, teacher.history, [&](int decision, Logits logits) {
           steps.push_back(CompareStep(decision, teacher.targets[decision - 1],
                                       teacher.DenseLogits(decision, n_vocab_), logits));
           const ObservedMass::Decision omitted = mass.EndDecision();

@@ -20,6 +20,22 @@ using Observations = std::vector<condense_observation>;
 // Rounding of float sums over a head's channels, relative to the layer's bound.
 constexpr double kBoundSlack = 1e-4;
 
+// Omitted mass by query head of `layer`, its query being dense's; empty where all was read.
+Result<std::vector<double>> Omitted(Session& session, const Plugin& plugin, const std::string& spec,
+                                    Token token, int layer) {
+  const Status begun = BeginRun(session, plugin, WithDenseBefore(spec, layer));
+  if (!begun.ok()) return Error{begun.error()};
+  std::vector<double> omitted;
+  const ScopedObserver observer(plugin, [&](std::span<const condense_observation> node) {
+    for (const condense_observation& seen : node) {
+      if (seen.layer == layer) omitted.push_back(seen.omitted_mass);
+    }
+  });
+  const Result<Logits> logits = session.Step(token);
+  if (!logits.ok()) return Error{logits.error()};
+  return omitted;
+}
+
 class Prober {
  public:
   Prober(Session& session, const Plugin& plugin, const MassProbeSpec& spec,
@@ -76,51 +92,12 @@ class Prober {
     return Status();
   }
 
-  // Omitted mass by query head of `layer`, its query being dense's; empty where all was read.
-  Result<std::vector<double>> Omitted(const std::string& spec, int layer) {
-    const Status begun = BeginRun(session_, plugin_, WithDenseBefore(spec, layer));
-    if (!begun.ok()) return Error{begun.error()};
-    std::vector<double> omitted;
-    const ScopedObserver observer(plugin_, [&](std::span<const condense_observation> node) {
-      for (const condense_observation& seen : node) {
-        if (seen.layer == layer) omitted.push_back(seen.omitted_mass);
-      }
-    });
-    const Result<Logits> logits = session_.Step(first_token_);
-    if (!logits.ok()) return Error{logits.error()};
-    StepDone();
-    return omitted;
-  }
-
   Status MeasureLayer(int layer) {
-    std::vector<double> left[3];  // base, oracle, policy
-    const std::string* specs[] = {&spec_.base, &spec_.oracle, &spec_.policy};
-    for (int arm = 0; arm < 3; ++arm) {
-      // Where the policy's frame reads all rows, its oracle does: `layered` in a short text.
-      if (arm == 1 && left[0].empty()) {
-        StepDone();
-        continue;
-      }
-      Result<std::vector<double>> omitted = Omitted(*specs[arm], layer);
-      if (!omitted.ok()) return Error{omitted.error()};
-      left[arm] = std::move(omitted.value());
-    }
-    LayerMass mass;
-    mass.layer = layer;
-    mass.n_heads = static_cast<int>(std::max({left[0].size(), left[1].size(), left[2].size()}));
-    for (std::vector<double>& arm : left) arm.resize(mass.n_heads, 0.0);
-    mass.base = 1 - Mean(left[0]);
-    mass.oracle = 1 - Mean(left[1]);
-    mass.policy = 1 - Mean(left[2]);
-    std::vector<double> oracle_recall, policy_recall;
-    for (int h = 0; h < mass.n_heads; ++h) {
-      if (left[0][h] <= 0) continue;
-      oracle_recall.push_back(1 - left[1][h] / left[0][h]);
-      policy_recall.push_back(1 - left[2][h] / left[0][h]);
-    }
-    mass.oracle_recall = Mean(oracle_recall);
-    mass.policy_recall = Mean(policy_recall);
-    probe_.masses.push_back(mass);
+    const Result<LayerMass> mass =
+        MeasureLayerMass(session_, plugin_, {spec_.base, spec_.oracle, spec_.policy}, first_token_,
+                         layer, [&] { StepDone(); });
+    if (!mass.ok()) return Error{mass.error()};
+    probe_.masses.push_back(mass.value());
     return Status();
   }
 
@@ -207,6 +184,39 @@ std::string WithDenseBefore(const std::string& spec, int layer) {
   if (layer == 0) return spec;
   return fmt::format("{}{}dense_layers=0-{}", spec, spec.find(':') == std::string::npos ? ":" : ",",
                      layer - 1);
+}
+
+Result<LayerMass> MeasureLayerMass(Session& session, const Plugin& plugin, const MassArms& arms,
+                                   Token token, int layer, const std::function<void()>& on_step) {
+  std::vector<double> left[3];  // base, oracle, policy
+  const std::string* specs[] = {&arms.base, &arms.oracle, &arms.policy};
+  for (int arm = 0; arm < 3; ++arm) {
+    // Where the policy's frame reads all rows, its oracle does: `layered` in a short text.
+    if (arm == 1 && left[0].empty()) {
+      if (on_step) on_step();
+      continue;
+    }
+    Result<std::vector<double>> omitted = Omitted(session, plugin, *specs[arm], token, layer);
+    if (!omitted.ok()) return Error{omitted.error()};
+    left[arm] = std::move(omitted.value());
+    if (on_step) on_step();
+  }
+  LayerMass mass;
+  mass.layer = layer;
+  mass.n_heads = static_cast<int>(std::max({left[0].size(), left[1].size(), left[2].size()}));
+  for (std::vector<double>& arm : left) arm.resize(mass.n_heads, 0.0);
+  mass.base = 1 - Mean(left[0]);
+  mass.oracle = 1 - Mean(left[1]);
+  mass.policy = 1 - Mean(left[2]);
+  std::vector<double> oracle_recall, policy_recall;
+  for (int h = 0; h < mass.n_heads; ++h) {
+    if (left[0][h] <= 0) continue;
+    oracle_recall.push_back(1 - left[1][h] / left[0][h]);
+    policy_recall.push_back(1 - left[2][h] / left[0][h]);
+  }
+  mass.oracle_recall = Mean(oracle_recall);
+  mass.policy_recall = Mean(policy_recall);
+  return mass;
 }
 
 Result<MassProbe> ProbeMass(Session& session, const Plugin& plugin, const MassProbeSpec& spec,

@@ -68,6 +68,15 @@ std::string WithDenseBefore(const std::string& spec, int layer);
 // Steps done and to do, the prefill apart.
 using ProbeProgress = std::function<void(int n_done, int n_total)>;
 
+// Specs that differ in their distant blocks alone: none, the heaviest, the policy's.
+struct MassArms {
+  std::string base, oracle, policy;
+};
+// One layer's masses at the decision after `token`, behind a prefill, each arm from its own step;
+// `on_step` after each of the three. Masses are 1 where an arm leaves nothing out.
+Result<LayerMass> MeasureLayerMass(Session& session, const Plugin& plugin, const MassArms& arms,
+                                   Token token, int layer, const std::function<void()>& on_step);
+
 Result<MassProbe> ProbeMass(Session& session, const Plugin& plugin, const MassProbeSpec& spec,
                             const Session::Progress& on_prefill, const ProbeProgress& on_step);
 

@@ -5,8 +5,9 @@
 
 namespace condense {
 
-ScopedObserver::ScopedObserver(const Plugin& plugin, Take take)
+ScopedObserver::ScopedObserver(const Plugin& plugin, Take take, bool with_logits)
     : plugin_(plugin), take_(std::move(take)) {
+  plugin_.ObserveLogits(with_logits);
   plugin_.SetObserver(
       [](const condense_observation* observations, size_t n, void* user) {
         static_cast<ScopedObserver*>(user)->take_({observations, n});
@@ -14,7 +15,10 @@ ScopedObserver::ScopedObserver(const Plugin& plugin, Take take)
       this);
 }
 
-ScopedObserver::~ScopedObserver() { plugin_.SetObserver(nullptr, nullptr); }
+ScopedObserver::~ScopedObserver() {
+  plugin_.SetObserver(nullptr, nullptr);
+  plugin_.ObserveLogits(false);
+}
 
 void ObservedMass::Take(const condense_observation* observations, size_t n) {
   for (size_t i = 0; i < n; ++i) {

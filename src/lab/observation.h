@@ -46,7 +46,8 @@ class ObservedMass {
 class ScopedObserver {
  public:
   using Take = std::function<void(std::span<const condense_observation>)>;
-  ScopedObserver(const Plugin& plugin, Take take);
+  // `with_logits`: observations carry the logits of their rows.
+  ScopedObserver(const Plugin& plugin, Take take, bool with_logits = false);
   ~ScopedObserver();
   ScopedObserver(const ScopedObserver&) = delete;
   ScopedObserver& operator=(const ScopedObserver&) = delete;

@@ -53,6 +53,7 @@ const condense_api* CondenseApi() {
       .reset_counters = [] { PluginState::Get().ResetCounters(); },
       .set_observer = [](condense_observer observer,
                          void* user) { PluginState::Get().SetObserver(observer, user); },
+      .observe_logits = [](int on) { PluginState::Get().ObserveLogits(on != 0); },
       .forget = [] { PluginState::Get().Forget(); },
       .version_string = []() -> const char* {
         return "condense " CONDENSE_VERSION " (" CONDENSE_COMMIT ")";

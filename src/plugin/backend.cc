@@ -119,6 +119,7 @@ void FlashAttention(Backend& backend, const ggml_tensor* op) {
   sink.on_multi_rows = [&](int index, uint64_t rows) { state.CountMultiRows(index, rows); };
   if (state.observed()) {
     sink.on_observations = [&](std::span<const Observation> seen) { state.Report(seen); };
+    sink.observe_logits = state.observes_logits();
   }
   ComputeAttention(node, layer.cache, *in_force.policy, backend.n_threads, sink);
   if (layer.cache.has_summaries()) backend.check_pending = false;

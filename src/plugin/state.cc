@@ -166,6 +166,16 @@ void PluginState::SetObserver(condense_observer observer, void* user) {
   observer_user_ = user;
 }
 
+void PluginState::ObserveLogits(bool on) {
+  std::lock_guard lock(mutex_);
+  observe_logits_ = on;
+}
+
+bool PluginState::observes_logits() {
+  std::lock_guard lock(mutex_);
+  return observe_logits_;
+}
+
 bool PluginState::observed() {
   std::lock_guard lock(mutex_);
   return observer_ != nullptr;
@@ -183,10 +193,19 @@ void PluginState::Report(std::span<const Observation> observations) {
   std::vector<condense_observation> out(observations.size());
   for (size_t i = 0; i < out.size(); ++i) {
     const Observation& from = observations[i];
-    out[i] = {from.layer,          from.query_head,   from.kv_head,
-              from.visible_rows,   from.rows_read,    from.omitted_mass,
-              from.value_norm_max, from.output_error, from.output_norm,
-              from.identity_error, from.read.data(),  static_cast<int32_t>(from.read.size())};
+    out[i] = {from.layer,
+              from.query_head,
+              from.kv_head,
+              from.visible_rows,
+              from.rows_read,
+              from.omitted_mass,
+              from.value_norm_max,
+              from.output_error,
+              from.output_norm,
+              from.identity_error,
+              from.read.data(),
+              static_cast<int32_t>(from.read.size()),
+              from.logits.empty() ? nullptr : from.logits.data()};
   }
   observer(out.data(), out.size(), user);
 }

@@ -51,7 +51,10 @@ class PluginState {
   void ResetCounters();
 
   void SetObserver(condense_observer observer, void* user);
+  void ObserveLogits(bool on);
+  // Whether an observer is set, and whether it wants logits.
   bool observed();
+  bool observes_logits();
   void Report(std::span<const Observation> observations);
 
  private:
@@ -68,6 +71,7 @@ class PluginState {
   std::array<condense_layer_counters, CONDENSE_MAX_LAYERS> layers_ = {};
   condense_observer observer_ = nullptr;
   void* observer_user_ = nullptr;
+  bool observe_logits_ = false;
 };
 
 }  // namespace condense

@@ -1,0 +1,244 @@
+// Experiments run whole on the default model, small: every cell is done, a second run has nothing
+// to do, the rows that they take for granted are there; and what they measure by two ways agrees.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+
+#include "base/test_folder.h"
+#include "decode/rewritten.h"
+#include "decode/run.h"
+#include "lab/block_recall.h"
+#include "lab/lab_folder.h"
+#include "lab/lab_run.h"
+#include "lab/observation.h"
+#include "lab/runs.h"
+
+namespace condense {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kText = "/usr/share/common-licenses/GPL-3";
+
+class ExperimentsRunTest : public FolderTest {
+ protected:
+  static void SetUpTestSuite() {
+    Result<Plugin> plugin = Plugin::Load(CONDENSE_TEST_PLUGIN);
+    ASSERT_TRUE(plugin.ok()) << plugin.error();
+    plugin_ = std::make_unique<Plugin>(plugin.value());
+  }
+  static void TearDownTestSuite() { plugin_.reset(); }
+
+  Result<LabOutcome> Run(const std::string& name, const std::string& keys) {
+    const std::string path = Write(
+        name + ".toml", "experiment = \"" + name + "\"\ntexts = [\"" + kText + "\"]\n" + keys);
+    const Result<LabSpec> spec = ReadLabSpec(path);
+    if (!spec.ok()) return Error{spec.error()};
+    LabOptions options;
+    options.folder = Path("out");
+    options.specs = {spec.value()};
+    options.models = {CONDENSE_TEST_MODEL};
+    options.n_threads = 2;
+    options.describe = [](const LabModel& model) {
+      RunRecord run;
+      run.program = "test";
+      run.model = model.FileName();
+      run.model_sha256 = model.sha256();
+      return run;
+    };
+    return RunLab(*plugin_, options, {});
+  }
+
+  // Runs it twice; the cells that it left, by policy.
+  std::map<std::string, FinishedCell> RunWhole(const std::string& name, const std::string& keys) {
+    const Result<LabOutcome> first = Run(name, keys);
+    EXPECT_TRUE(first.ok()) << first.error();
+    if (!first.ok()) return {};
+    EXPECT_EQ(first->error, "");
+    EXPECT_EQ(first->n_failed, 0);
+    EXPECT_EQ(first->n_left(), 0);
+    const Result<LabOutcome> second = Run(name, keys);
+    EXPECT_TRUE(second.ok() && second->n_done == 0 && second->n_kept == first->n_cells);
+    const Result<LabFolder> folder = ReadLabFolder(Path("out"));
+    EXPECT_TRUE(folder.ok()) << folder.error();
+    if (!folder.ok()) return {};
+    const std::vector<FinishedCell> cells = folder->Done(name);
+    EXPECT_EQ(static_cast<int>(cells.size()), first->n_cells);
+    EXPECT_FALSE(FindExperiment(name).value()->tables(cells).empty());
+    std::map<std::string, FinishedCell> by_policy;
+    for (const FinishedCell& cell : cells) {
+      const std::string part = cell.parameters.value("part", "");
+      by_policy[part.empty() ? cell.parameters["policy"].get<std::string>() : part] = cell;
+    }
+    return by_policy;
+  }
+
+  static const Json& LineOf(const FinishedCell& cell, const std::string& teacher) {
+    for (const Json& line : cell.lines) {
+      if (line["record"] == "policy" && line["teacher"] == teacher) return line;
+    }
+    static const Json none = Json::object();
+    return none;
+  }
+
+  static std::unique_ptr<Plugin> plugin_;
+};
+std::unique_ptr<Plugin> ExperimentsRunTest::plugin_;
+
+TEST_F(ExperimentsRunTest, EqualBytes) {
+  const auto cells = RunWhole("equal-bytes",
+                              "offsets = [0]\ncontexts = [500]\ntokens = 6\n"
+                              "policies = [\"mean\", \"topk\"]\nbudgets = [1, 30]\n");
+  ASSERT_EQ(cells.size(), 6u) << "dense, the control, and two policies at two budgets";
+  EXPECT_TRUE(cells.contains("control"));
+  EXPECT_EQ(cells.at("mean:budget=1%").end["state"], "unmet");
+  const Json& mean = LineOf(cells.at("mean:budget=30%"), "text");
+  EXPECT_EQ(mean["budget"], 0.3);
+  EXPECT_LE(mean["kv_read_share"].get<double>(), 0.301);
+}
+
+TEST_F(ExperimentsRunTest, CausesDecodeRowsAgain) {
+  const auto cells =
+      RunWhole("causes", "offsets = [0]\ncontexts = [400]\ntokens = 6\nsupports = [97]\n");
+  ASSERT_EQ(cells.size(), 8u);
+  const Json& kept = LineOf(cells.at("policy"), "greedy");
+  const Json& again = LineOf(cells.at("policy, rows dense"), "greedy");
+  EXPECT_EQ(kept["sparse_steps"], again["sparse_steps"]) << "rows decoded again are no decisions";
+  EXPECT_EQ(kept["kv_read_share"], again["kv_read_share"]);
+  EXPECT_NE(kept["kl_mean"], again["kl_mean"]);
+  EXPECT_GT(kept["kl_mean"].get<double>(), 0.0);
+}
+
+TEST_F(ExperimentsRunTest, Mass) {
+  const auto cells = RunWhole("mass",
+                              "offsets = [0]\ncontexts = [600]\nlayers = [3, 20]\n"
+                              "policies = [\"mean\"]\nblock_rows = [16, 32]\n");
+  ASSERT_EQ(cells.size(), 2u);
+  for (const auto& [policy, cell] : cells) {
+    ASSERT_EQ(cell.lines.size(), 2u) << policy;
+    const Json& line = cell.lines[1];
+    EXPECT_EQ(line["layer"], 20);
+    EXPECT_EQ(line["n_heads"], 9);
+    EXPECT_GE(line["oracle"].get<double>() + 1e-6, line["policy"].get<double>()) << policy;
+    EXPECT_GT(line["policy"].get<double>(), line["base"].get<double>()) << policy;
+  }
+  EXPECT_THAT(Run("mass", "layers = [30]\n").error(), HasSubstr("layers 0 to 29, not 30"));
+}
+
+TEST_F(ExperimentsRunTest, MatchedSpeed) {
+  const auto cells = RunWhole("matched-speed",
+                              "offsets = [0]\ncontexts = [400]\ntokens = 6\nspeed_pairs = 1\n"
+                              "policies = [\"mean:blocks=2\", \"dense\"]\n");
+  ASSERT_EQ(cells.size(), 3u) << "dense is there already";
+  EXPECT_EQ(LineOf(cells.at("mean:blocks=2"), "greedy")["speed_pairs"], 1);
+}
+
+TEST_F(ExperimentsRunTest, FirstVersion) {
+  const auto cells = RunWhole("first-version",
+                              "offsets = [0]\ncontexts = [400]\ntokens = 6\nweight_decisions = 3\n"
+                              "policies = [\"layered:blocks=2,early_window=128\"]\n");
+  ASSERT_EQ(cells.size(), 4u) << "dense, the control, the policy and its weights";
+  const FinishedCell& weights = cells.at("weights");
+  ASSERT_EQ(weights.lines.size(), 30u);
+  for (const Json& line : weights.lines) {
+    EXPECT_EQ(line["n_heads"], 27) << "three decisions of nine heads";
+    EXPECT_LE(line["rows_below_f32"].get<double>(), line["rows_below_bf16"].get<double>());
+    EXPECT_GE(line["largest"].get<double>(), 0.0);
+  }
+}
+
+// Behind a prefill of the default text.
+class TwoWaysTest : public ExperimentsRunTest {
+ protected:
+  void SetUp() override {
+    ExperimentsRunTest::SetUp();
+    Result<std::unique_ptr<LabModel>> model = LabModel::Load(CONDENSE_TEST_MODEL, *plugin_, {});
+    ASSERT_TRUE(model.ok()) << model.error();
+    model_ = std::move(model.value());
+    const Result<const LabText*> text = model_->Text(kText);
+    ASSERT_TRUE(text.ok()) << text.error();
+    tokens_ = text.value()->tokens;
+    SessionOptions options;
+    options.n_context = 700;
+    options.n_threads = 2;
+    options.api = plugin_->api();
+    Result<std::unique_ptr<Session>> session = Session::Open(model_->model(), options);
+    ASSERT_TRUE(session.ok()) << session.error();
+    session_ = std::move(session.value());
+    const Result<DensePrefillResult> prefill =
+        DensePrefill(*session_, *plugin_, {tokens_.begin(), tokens_.begin() + kPrompt}, {}, {});
+    ASSERT_TRUE(prefill.ok()) << prefill.error();
+  }
+
+  // Logits of four decisions on the text's own tokens.
+  std::vector<std::vector<float>> Decide(const std::string& policy, bool again) {
+    EXPECT_TRUE(BeginRun(*session_, *plugin_, policy).ok());
+    RewrittenSteps rewritten(*session_);
+    const StepFunction step = [&](Token token) {
+      return again ? rewritten.Step(token) : session_->Step(token);
+    };
+    std::vector<std::vector<float>> all;
+    const Status ran = TeacherForcedRun(
+        step, std::span(tokens_).subspan(kPrompt, 4),
+        [&](int, Logits logits) { all.emplace_back(logits.begin(), logits.end()); });
+    EXPECT_TRUE(ran.ok());
+    return all;
+  }
+
+  static constexpr int kPrompt = 560;
+  std::unique_ptr<LabModel> model_;
+  std::unique_ptr<Session> session_;
+  std::vector<Token> tokens_;
+};
+
+TEST_F(TwoWaysTest, RowsDecodedAgainAreThoseOfDense) {
+  const std::string sparse = "mean:blocks=0,window=32";
+  EXPECT_EQ(Decide("dense", true), Decide("dense", false));
+  const auto kept = Decide(sparse, false), again = Decide(sparse, true);
+  EXPECT_EQ(kept[0], again[0]) << "nothing sparse was written yet";
+  EXPECT_NE(kept[3], again[3]);
+  EXPECT_EQ(session_->position(), kPrompt + 4);
+  // With every row dense a decision is what it is alone behind a dense history.
+  EXPECT_TRUE(BeginRun(*session_, *plugin_, "dense").ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(session_->Step(tokens_[kPrompt + i]).ok());
+  ASSERT_TRUE(plugin_->SetPolicy(sparse).ok());
+  const Result<Logits> alone = session_->Step(tokens_[kPrompt + 3]);
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(again[3], std::vector<float>(alone->begin(), alone->end()));
+}
+
+TEST_F(TwoWaysTest, MassOfBlocksIsThatOfThePolicies) {
+  const int layer = 11;
+  const MassArms arms{"mean:blocks=0", "oracle:blocks=2", "mean:blocks=2"};
+  const Result<LayerMass> plugin =
+      MeasureLayerMass(*session_, *plugin_, arms, tokens_[kPrompt], layer, {});
+  ASSERT_TRUE(plugin.ok()) << plugin.error();
+  ASSERT_TRUE(BeginRun(*session_, *plugin_, WithDenseBefore(arms.base, layer)).ok());
+  std::vector<std::vector<float>> logits;
+  {
+    const ScopedObserver observer(
+        *plugin_,
+        [&](std::span<const condense_observation> node) {
+          for (const condense_observation& seen : node) {
+            if (seen.layer != layer) continue;
+            ASSERT_NE(seen.row_logits, nullptr);
+            logits.emplace_back(seen.row_logits, seen.row_logits + seen.visible_rows);
+          }
+        },
+        /*with_logits=*/true);
+    ASSERT_TRUE(session_->Step(tokens_[kPrompt]).ok());
+  }
+  ASSERT_EQ(logits.size(), 9u);
+  const LayerMass own = MassOfBlocks(layer, logits, 3, kPrompt + 1, {});
+  EXPECT_NEAR(own.base, plugin->base, 1e-5);
+  EXPECT_NEAR(own.oracle, plugin->oracle, 1e-5);
+  EXPECT_NEAR(own.policy, plugin->policy, 1e-5) << "unless two means are all but equal";
+  EXPECT_NEAR(own.oracle_recall, plugin->oracle_recall, 1e-4);
+  EXPECT_NEAR(own.policy_recall, plugin->policy_recall, 1e-4);
+}
+
+}  // namespace
+}  // namespace condense

@@ -1,0 +1,246 @@
+// Tables that experiments make of finished cells, made by hand.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "lab/spec_reader.h"
+#include "lab/test_cells.h"
+
+namespace condense {
+namespace {
+
+using ::testing::HasSubstr;
+
+const ExperimentInfo& Info(const std::string& name) {
+  const Result<const ExperimentInfo*> info = FindExperiment(name);
+  CONDENSE_CHECK(info.ok());
+  return *info.value();
+}
+
+// The error of a spec, or "".
+std::string SpecError(const std::string& name, const std::string& spec) {
+  const ExperimentInfo& info = Info(name);
+  Result<SpecReader> reader =
+      SpecReader::Parse("experiment = \"" + name + "\"\n" + spec, "x.toml", info.default_spec);
+  if (!reader.ok()) return reader.error();
+  reader->Text("experiment");
+  reader->Texts("models", 0);
+  info.make()->Read(reader.value());
+  const Status read = reader->Finish();
+  return read.ok() ? "" : read.error();
+}
+
+constexpr const char* kNames[] = {"equal-bytes", "causes", "mass", "matched-speed",
+                                  "first-version"};
+
+TEST(Experiments, DefaultSpecsAreRight) {
+  for (const char* name : kNames) EXPECT_EQ(SpecError(name, ""), "") << name;
+}
+
+TEST(Experiments, WrongKeysAreRefusedByLine) {
+  for (const char* name : kNames) {
+    EXPECT_THAT(SpecError(name, "ofsets = [1]\n"), HasSubstr("line 2")) << name;
+    EXPECT_THAT(SpecError(name, "contexts = [0]\n"), HasSubstr("line 2")) << name;
+  }
+  EXPECT_THAT(SpecError("equal-bytes", "budgets = [0]\n"), HasSubstr("budgets"));
+  EXPECT_THAT(SpecError("causes", "policy = \"mean:blocks=2\"\n"), HasSubstr("`supports` sets it"));
+  EXPECT_THAT(SpecError("causes", "policy = \"oracle\"\n"), HasSubstr("name another"));
+  EXPECT_THAT(SpecError("mass", "block_rows = [16, 24]\n"), HasSubstr("no whole blocks"));
+  EXPECT_THAT(SpecError("mass", "policies = [\"mean:budget=5%\"]\n"), HasSubstr("distant_rows"));
+  EXPECT_THAT(SpecError("first-version", "tokens = 9\nweight_decisions = 9\n"),
+              HasSubstr("9 decisions are more than"));
+}
+
+TEST(Experiments, NothingFinishedMakesNoTable) {
+  for (const char* name : kNames) EXPECT_TRUE(Info(name).tables({}).empty()) << name;
+}
+
+TEST(EqualBytesTable, MarksTheBestAndUpperLinesThatAreBeaten) {
+  std::vector<FinishedCell> cells;
+  const auto add = [&](MadeRow row) {
+    for (int64_t offset : {0, 500}) {
+      row.offset = offset;
+      cells.push_back(MakeFinished("equal-bytes", row));
+    }
+  };
+  const Json at = {{"budget", 0.05}};
+  add({.policy = "dense"});
+  add({.policy = "control", .kl_text = 0.001});
+  add({.policy = "topk:budget=5%", .kl_text = 0.002, .read = 0.6, .rows = 105, .own = at});
+  add({.policy = "oracle:budget=5%", .kl_text = 0.010, .read = 0.6, .rows = 105, .own = at});
+  add({.policy = "ours:budget=5%", .kl_text = 0.005, .read = 0.05, .rows = 90, .own = at});
+  add({.policy = "mean:budget=5%", .kl_text = 0.060, .read = 0.05, .rows = 100, .own = at});
+  add({.policy = "greedy:budget=5%", .kl_text = 0.001, .read = 0.09, .rows = 90, .own = at});
+  FinishedCell unmet = MakeFinished("equal-bytes", {.policy = "big at 5%", .own = at});
+  unmet.lines.clear();
+  unmet.end["least_budget"] = 0.08;
+  cells.push_back(unmet);
+
+  const std::vector<LabTable> tables = Info("equal-bytes").tables(cells);
+  ASSERT_EQ(tables.size(), 2u);
+  const LabTable& table = tables[0];
+  EXPECT_THAT(table.title, HasSubstr("5.0 % of dense's bytes"));
+  EXPECT_EQ(table.rows[0][0], "dense");
+  EXPECT_EQ(table.rows[1][0], "control");
+  EXPECT_TRUE(FindRow(table, {"ours:budget=5%", "best"}));
+  EXPECT_TRUE(FindRow(table, {"mean:budget=5%", ""}));
+  EXPECT_TRUE(FindRow(table, {"greedy:budget=5%", "reads more"})) << "no row at equal bytes";
+  EXPECT_TRUE(FindRow(table, {"topk:budget=5%", "upper line, beaten by greedy"}));
+  EXPECT_TRUE(FindRow(table, {"oracle:budget=5%", "upper line, beaten by greedy"}));
+  EXPECT_TRUE(FindRow(table, {"big at 5%", "unmet; least 8.0 %"}));
+  const std::vector<std::string>* best = FindRow(tables[1], {"5.0 %", "ours:budget=5%"});
+  ASSERT_TRUE(best);
+  EXPECT_EQ((*best)[4], "mean:budget=5%");
+  EXPECT_EQ((*best)[5], "+0.055 (+0.055 to +0.055)");
+  EXPECT_EQ((*best)[6], "topk:budget=5%");
+}
+
+TEST(CausesTable, NamesTheLargestDifferenceWhoseIntervalIsAboveZero) {
+  std::vector<FinishedCell> cells;
+  // Drift is larger on average, but not on every prefix; retrieval is 0.3 on each.
+  const double drift[] = {-2.0, 3.5, 0.2};
+  for (int i = 0; i < 3; ++i) {
+    const auto add = [&](const std::string& policy, const std::string& part, double kl) {
+      MadeRow row{
+          .policy = policy, .offset = 100 * i, .kl_text = kl, .match = 1 - std::max(0.0, kl) / 100};
+      if (!part.empty()) row.own = {{"support", 97}, {"part", part}, {"of", "mean"}};
+      cells.push_back(MakeFinished("causes", row));
+    };
+    add("dense", "", 0);
+    add("control", "", 0.001);
+    add("mean:tokens=97", "policy", 0.4);
+    add("oracle:tokens=97", "oracle", 0.1);
+    add("oracle:by=value,tokens=97", "oracle by value", 0.09);
+    add("mean:tail=on,tokens=97", "policy with tail", 0.35);
+    add("mean:tokens=97 with dense rows", "policy, rows dense", 0.4 - drift[i]);
+    add("oracle:tokens=97 with dense rows", "oracle, rows dense", 0.1);
+  }
+  const std::vector<LabTable> tables = Info("causes").tables(cells);
+  ASSERT_EQ(tables.size(), 2u);
+  EXPECT_EQ(tables[0].rows.size(), 8u);
+  EXPECT_EQ(tables[0].rows[0][1], "dense");
+  const LabTable& costs = tables[1];
+  ASSERT_EQ(costs.rows.size(), 6u);
+  EXPECT_EQ(costs.rows[0][3], "+0.3 (+0.3 to +0.3)");
+  EXPECT_EQ(costs.rows[0][4], "75 %") << "of 0.4 less the control's 0.001";
+  EXPECT_THAT(costs.rows[0][5], HasSubstr("+0.3")) << "points: 100 (0.004 - 0.001)";
+  EXPECT_THAT(costs.notes, HasSubstr("S = 97: largest is retrieval"));
+  EXPECT_THAT(costs.notes, HasSubstr("the text's own tokens"));
+}
+
+TEST(CausesTable, OnePrefixNamesNoCause) {
+  std::vector<FinishedCell> cells;
+  cells.push_back(MakeFinished("causes", {.policy = "control"}));
+  for (const char* part : {"policy", "oracle"}) {
+    cells.push_back(
+        MakeFinished("causes", {.policy = std::string(part) + ":tokens=97",
+                                .kl_text = std::string(part) == "policy" ? 0.4 : 0.1,
+                                .own = {{"support", 97}, {"part", part}, {"of", "mean"}}}));
+  }
+  const std::vector<LabTable> tables = Info("causes").tables(cells);
+  ASSERT_EQ(tables.size(), 2u);
+  EXPECT_THAT(tables[1].notes, HasSubstr("one prefix"));
+}
+
+TEST(MassTable, PutsPublishedFiguresBesideTheirLayer) {
+  FinishedCell cell;
+  cell.experiment = "mass";
+  for (int64_t block_rows : {16, 32}) {
+    cell.parameters = {{"model", "m"},
+                       {"context", 2041},
+                       {"text", "t"},
+                       {"offset", 0},
+                       {"policy", block_rows == 16 ? "mean:blocks=2" : "block means"},
+                       {"distant_rows", 32},
+                       {"block_rows", block_rows}};
+    cell.lines = {Json{{"record", "layer_mass"},
+                       {"layer", 12},
+                       {"n_heads", 9},
+                       {"base", 0.8},
+                       {"oracle", 0.9},
+                       {"policy", 0.85},
+                       {"oracle_recall", 0.5},
+                       {"policy_recall", 0.25}}};
+    const std::vector<LabTable> tables = Info("mass").tables({&cell, 1});
+    ASSERT_EQ(tables.size(), 1u);
+    EXPECT_TRUE(FindRow(tables[0], {"all", "-", "dense, control"}));
+    const std::string size = std::to_string(block_rows);
+    const std::vector<std::string>* ours = FindRow(tables[0], {"12", size});
+    ASSERT_TRUE(ours);
+    EXPECT_EQ(ours->back(), "25");
+    const std::vector<std::string>* published =
+        FindRow(tables[0], {block_rows == 16 ? "12" : "12 to 22", size, "published, mean keys"});
+    ASSERT_TRUE(published);
+    EXPECT_EQ(published->back(), block_rows == 16 ? "53.75 %" : "31.0 to 41.6 %");
+    EXPECT_THAT(tables[0].notes, HasSubstr("another model"));
+  }
+}
+
+TEST(MatchedSpeedTable, TheFastestThatKeepsEnough) {
+  std::vector<FinishedCell> cells;
+  cells.push_back(MakeFinished("matched-speed", {.policy = "dense"}));
+  cells.push_back(MakeFinished("matched-speed", {.policy = "control", .match = 0.98}));
+  cells.push_back(
+      MakeFinished("matched-speed", {.policy = "fast", .match = 0.98, .speed_ratio = 2}));
+  cells.push_back(
+      MakeFinished("matched-speed", {.policy = "slow", .match = 1, .speed_ratio = 1.1}));
+  cells.push_back(
+      MakeFinished("matched-speed", {.policy = "good", .match = 0.99, .speed_ratio = 1.5}));
+  const std::vector<LabTable> tables = Info("matched-speed").tables(cells);
+  ASSERT_EQ(tables.size(), 1u);
+  EXPECT_EQ(tables[0].rows[2][0], "fast") << "fastest first";
+  EXPECT_THAT(tables[0].notes,
+              HasSubstr("on dense's continuation: good, 1.50 times dense, keeps 99.0 % (94.6 to"));
+  EXPECT_THAT(tables[0].notes, HasSubstr("the control keeps 98.0 %"));
+  cells.resize(3);
+  EXPECT_THAT(Info("matched-speed").tables(cells)[0].notes, HasSubstr("none of these settings"));
+}
+
+TEST(FirstVersionTable, EqualityWeightsAndBytes) {
+  std::vector<FinishedCell> cells;
+  cells.push_back(MakeFinished("first-version", {.policy = "dense"}));
+  cells.push_back(MakeFinished("first-version", {.policy = "control", .t_div = 27}));
+  cells.push_back(MakeFinished(
+      "first-version", {.policy = "layered:blocks=2", .match = 0.95, .t_div = 4, .read = 0.1}));
+  FinishedCell weights = cells.back();
+  weights.parameters["part"] = "weights";
+  weights.parameters["decisions"] = 8;
+  weights.lines.clear();
+  for (int layer : {0, 9}) {
+    weights.lines.push_back(Json{{"record", "excluded_weights"},
+                                 {"policy", "layered:blocks=2"},
+                                 {"layer", layer},
+                                 {"n_rows", 1000},
+                                 {"n_heads", 10},
+                                 {"rows_below_f32", layer == 0 ? 0.5 : 0.0},
+                                 {"rows_below_f16", 0.9},
+                                 {"rows_below_bf16", 1.0},
+                                 {"heads_below_f32", 0.0},
+                                 {"heads_below_f16", 0.0},
+                                 {"heads_below_bf16", 0.5},
+                                 {"largest", 0.25},
+                                 {"mass_mean", layer == 0 ? 0.1 : 0.3}});
+  }
+  cells.push_back(weights);
+  const std::vector<LabTable> tables = Info("first-version").tables(cells);
+  ASSERT_EQ(tables.size(), 3u);
+  const std::vector<std::string>* row = FindRow(tables[0], {"layered:blocks=2", "10.0 %", "1"});
+  ASSERT_TRUE(row);
+  EXPECT_EQ((*row)[3], "0 of 1");
+  EXPECT_EQ((*row)[4], "4");
+  row = FindRow(tables[1], {"layered:blocks=2"});
+  ASSERT_TRUE(row);
+  EXPECT_EQ((*row)[2], "25.0 %") << "of f32, rows of both layers together";
+  EXPECT_EQ((*row)[9], "20.00 %") << "mass";
+  EXPECT_TRUE(FindRow(tables[1], {"control", "0"}));
+  row = FindRow(tables[2], {"layered:blocks=2"});
+  ASSERT_TRUE(row);
+  // 100 decisions of 100 MB: 1 MB of dense a step at 2,100 rows, 10 % of it read.
+  EXPECT_EQ((*row)[1], "0.10 MB");
+  EXPECT_EQ((*row)[3], "249.66 MB");
+  EXPECT_EQ((*row)[4], "0.040 %");
+}
+
+}  // namespace
+}  // namespace condense

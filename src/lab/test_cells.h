@@ -1,0 +1,69 @@
+// Finished cells as a comparison leaves them, made by hand for tests of tables.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "lab/experiment.h"
+#include "lab/lab_cell.h"
+#include "lab/records.h"
+
+namespace condense {
+
+// The figures of one made row.
+struct MadeRow {
+  std::string policy;
+  int64_t offset = 0;
+  double kl_greedy = 0, kl_text = 0, match = 1;
+  int t_div = 0;  // 0: survives
+  double read = 1, rows = 1000;
+  double speed_ratio = 1;
+  Json own = Json::object();  // parameters beside policy
+};
+
+inline FinishedCell MakeFinished(const std::string& experiment, const MadeRow& made) {
+  FinishedCell cell;
+  cell.experiment = experiment;
+  cell.parameters = {{"model", "m.gguf@12345678"},
+                     {"context", 2048},
+                     {"text", "t.txt@0"},
+                     {"offset", made.offset},
+                     {"policy", made.policy}};
+  cell.parameters.update(made.own);
+  cell.id = CellId(cell.parameters);
+  for (const char* teacher : {"greedy", "text"}) {
+    PolicyRecord record;
+    record.policy = made.policy;
+    record.teacher = teacher;
+    record.figures.n_decisions = 100;
+    record.figures.match = made.match;
+    record.figures.kl_mean = record.teacher == "text" ? made.kl_text : made.kl_greedy;
+    record.figures.ppl_ratio = 1 + made.kl_text;
+    if (made.t_div > 0) record.t_div = record.t_sig = made.t_div;
+    record.kv_read_share = made.read;
+    record.unique_rows_per_kv_head = made.rows;
+    record.visible_rows = 2100;
+    record.dense_bytes = 100'000'000;
+    record.k_bytes = record.v_bytes = static_cast<uint64_t>(50'000'000 * made.read);
+    record.speed.dense_tokens_per_second = 50;
+    record.speed.sparse_tokens_per_second = 50 * made.speed_ratio;
+    record.speed.ratio = {made.speed_ratio, made.speed_ratio, made.speed_ratio};
+    cell.lines.push_back(ToJson(record));
+  }
+  CellRecord end;
+  end.policy = made.policy;
+  cell.end = ToJson(end);
+  return cell;
+}
+
+// The row whose first texts are these; null: there is none.
+inline const std::vector<std::string>* FindRow(const LabTable& table,
+                                               const std::vector<std::string>& first) {
+  for (const std::vector<std::string>& row : table.rows) {
+    if (std::equal(first.begin(), first.end(), row.begin())) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace condense
