@@ -22,8 +22,8 @@
 extern "C" {
 #endif
 
-#define CONDENSE_API_VERSION 2
-#define CONDENSE_API_NAME "condense_api_v2"
+#define CONDENSE_API_VERSION 3
+#define CONDENSE_API_NAME "condense_api_v3"
 #define CONDENSE_MAX_LAYERS 512
 
 /* Why a one-row attention step was computed dense although the policy is sparse. */
@@ -121,6 +121,11 @@ struct condense_api {
   /* Forces an instruction set by name, or gives the choice back with "". Returns 0, or -1 with the
    * reason. */
   int (*force_instruction_set)(const char* name, char* error, size_t error_size);
+
+  /* While `on` is not 0, one-row steps are computed dense, as under the policy `dense`; the policy
+   * stays in force with all that it remembers, which set_policy drops. For hosts that decide step
+   * by step: a call takes less than a microsecond. */
+  void (*set_dense)(int on);
 };
 
 typedef const struct condense_api* (*condense_api_fn)(void);

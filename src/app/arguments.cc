@@ -289,11 +289,13 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   std::vector<std::string> budget_texts;
   const CLI::App* compare = AddCompare(app, arguments.compare, budget_texts);
   const CLI::App* tune = AddTune(app, arguments.tune);
+  const CLI::App* calibrate = AddCalibrate(app, arguments.calibrate);
   const CLI::App* run = AddRun(app, arguments.run);
   const CLI::App* probe = AddProbe(app, arguments.probe);
   const CLI::App* profile = AddProfile(app, arguments.profile);
   const CLI::App* bench = AddBench(app, arguments.bench);
   const CLI::App* lab = AddLab(app, arguments.lab);
+  const CLI::App* report = AddReport(app, arguments.report);
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
   env->add_option("--policy", arguments.env_policy,
@@ -353,6 +355,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     if (!wrong.empty()) return Error{wrong};
   } else if (tune->parsed()) {
     arguments.command = Arguments::Command::kTune;
+  } else if (calibrate->parsed()) {
+    arguments.command = Arguments::Command::kCalibrate;
   } else if (run->parsed()) {
     arguments.command = Arguments::Command::kRun;
   } else if (probe->parsed()) {
@@ -379,6 +383,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
                                JoinNames(SubcommandNames(*lab)))};
     }
     arguments.command = Arguments::Command::kLab;
+  } else if (report->parsed()) {
+    arguments.command = Arguments::Command::kReport;
   } else if (env->parsed()) {
     arguments.command = Arguments::Command::kEnv;
   } else if (policies->parsed()) {
@@ -389,10 +395,8 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
     arguments.text = general_help;
   } else {
     return Error{
-        "give a command: compare, tune, run, probe, profile, bench, lab, env, policies or info "
-        "(`condense help` "
-        "tells "
-        "more)"};
+        "give a command: compare, tune, calibrate, run, probe, profile, bench, lab, report, env, "
+        "policies or info (`condense help` tells more)"};
   }
   return arguments;
 }

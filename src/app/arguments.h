@@ -47,6 +47,8 @@ struct RunFlags {
   std::string mode = "sparse";
   std::string draft, draft_tokens = "auto";  // of exact; draft "": the policy in force
   bool verify_exact = false;
+  std::string risk, calibration, rewrite = "off";  // of guard; risk "": the file's
+  std::string every = "auto";                      // of refresh
 };
 
 // `probe mass`.
@@ -60,6 +62,11 @@ struct ProbeFlags {
   std::string json;
 };
 
+struct ReportFlags {
+  std::vector<std::string> paths;  // files of records, folders of `lab run`
+  std::string out = "report.html";
+};
+
 struct TuneFlags {
   DecodeFlags decode;
   std::vector<std::string> files;  // empty: the default text
@@ -70,6 +77,19 @@ struct TuneFlags {
   int n_generate = 256;
   std::string output = "condense-policy.toml";
   std::string records;  // a folder
+};
+
+struct CalibrateFlags {
+  DecodeFlags decode;
+  std::vector<std::string> files;  // empty: the default text
+  std::string policy;              // empty: what is in force
+  std::string risk = "1%", confidence = "95%", rewrite = "off", on = "both";
+  int n_prefixes = 8;         // the first of every four is searched on, the others are held out
+  int64_t prompt_tokens = 0;  // 0: as many as the texts allow
+  int64_t from = 0;           // least tokens of a prompt; 0: all have as many
+  int n_generate = 256;
+  std::string output = "condense-guard.toml";
+  std::string records;  // a file
 };
 
 // `profile duo`.
@@ -87,11 +107,13 @@ struct Arguments {
   enum class Command {
     kCompare,
     kTune,
+    kCalibrate,
     kRun,
     kProbe,
     kProfile,
     kBench,
     kLab,
+    kReport,
     kEnv,
     kPolicies,
     kInfo,
@@ -99,11 +121,13 @@ struct Arguments {
   } command = Command::kText;
   CompareFlags compare;
   TuneFlags tune;
+  CalibrateFlags calibrate;
   RunFlags run;
   ProbeFlags probe;
   ProfileFlags profile;
   BenchFlags bench;
   LabFlags lab;
+  ReportFlags report;
   std::string env_policy;
   DecodeFlags info;
   bool policies_json = false;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,23 @@ class CliTest : public CommandTest {
     EXPECT_THAT(outcome.out, IsEmpty());
   }
 };
+
+TEST_F(CliTest, ReportRefusesBeforeItReads) {
+  ExpectRefused({"report"}, "records is required");
+  ExpectRefused({"report", "none.jsonl"}, "'none.jsonl' is neither a file of records nor a folder");
+  const std::string records = Write("made.jsonl", "{}\n");
+  ExpectRefused({"report", records, "-o", folder_}, "is a folder: name a file, as in");
+  ExpectRefused({"report", records, "-o", records}, "would be written over the records");
+  ExpectRefused({"report", records, "-o", "no/such/out.html"}, "there is no folder 'no/such'");
+}
+
+TEST_F(CliTest, ReportNamesTheLineThatIsWrong) {
+  const std::string records = Write("bad.jsonl", "{}\n");
+  const Outcome outcome = Run({"report", records, "-o", Path("out.html")});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("bad.jsonl:1: no 'schema': not a record of Condense"));
+  EXPECT_FALSE(std::filesystem::exists(Path("out.html")));
+}
 
 TEST_F(CliTest, HelpAndVersionSucceed) {
   for (const char* word : {"help", "--help", "--version"}) {

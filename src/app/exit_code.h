@@ -7,7 +7,7 @@ enum ExitCode {
   kExitOk = 0,
   kExitFailed = 1,  // the work began and did not finish: a failure, or a stop by the user
   kExitUsage = 2,   // found before any work: flags, policies, texts, models, sizes
-  kExitUnmet = 3,   // the work was done, and no setting meets the target (`tune`)
+  kExitUnmet = 3,   // the work was done, and no setting meets the target (`tune`, `calibrate`)
 };
 
 }  // namespace condense

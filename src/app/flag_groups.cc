@@ -46,8 +46,10 @@ void AddModes(CLI::App* run, RunFlags& flags) {
   CLI::Option* mode =
       run->add_option("--mode", flags.mode,
                       "sparse: every step by the policy; exact: dense decoding's text, drafted by "
-                      "sparse steps or from the context and verified dense")
-          ->check(CLI::IsMember({"sparse", "exact"}))
+                      "sparse steps or from the context and verified dense; guard: a step whose "
+                      "margin is small is redone dense; refresh: every R-th step is dense and "
+                      "rewrites the rows of those before it")
+          ->check(CLI::IsMember({"sparse", "exact", "guard", "refresh"}))
           ->type_name("MODE")
           ->capture_default_str();
   run->add_option("--draft", flags.draft,
@@ -64,6 +66,90 @@ void AddModes(CLI::App* run, RunFlags& flags) {
   run->add_flag("--verify-exact", flags.verify_exact,
                 "of exact: decode dense afterwards and compare every token")
       ->needs(mode);
+  run->add_option("--calibration", flags.calibration,
+                  "of guard: the file that `condense calibrate` wrote; its policy is the default")
+      ->needs(mode)
+      ->type_name("FILE");
+  run->add_option("--risk", flags.risk,
+                  "of guard: refuse a file that is certified for more; default: the file's own")
+      ->needs(mode)
+      ->type_name("P%");
+  run->add_option("--rewrite", flags.rewrite,
+                  "of guard: on: dense steps also rewrite the rows of the sparse steps before them")
+      ->needs(mode)
+      ->check(CLI::IsMember({"on", "off"}))
+      ->type_name("on|off")
+      ->capture_default_str();
+  run->add_option("--every", flags.every, "of refresh: R, or auto, by what steps cost")
+      ->needs(mode)
+      ->type_name("R|auto")
+      ->capture_default_str();
+}
+
+CLI::App* AddCalibrate(CLI::App& app, CalibrateFlags& flags) {
+  CLI::App* calibrate = app.add_subcommand(
+      "calibrate",
+      "find the margin above which a sparse step's token may be taken, certify it on a part of "
+      "your text held out, and write a file for `run --mode guard`. Exit code 3: no threshold "
+      "keeps the risk");
+  AddModel(calibrate, flags.decode);
+  AddTexts(calibrate, flags.files);
+  calibrate
+      ->add_option("--policy", flags.policy,
+                   "the sparse steps' policy; default: $CONDENSE_POLICY, else "
+                   "condense:budget=8%")
+      ->type_name("SPEC|@FILE");
+  calibrate
+      ->add_option("--risk", flags.risk,
+                   "share of decisions that may be taken and not be dense's, at most")
+      ->type_name("P%")
+      ->capture_default_str();
+  calibrate->add_option("--confidence", flags.confidence, "of the bound on the held-out part")
+      ->type_name("P%")
+      ->capture_default_str();
+  calibrate
+      ->add_option("--on", flags.on,
+                   "histories of the decisions: the text's own tokens, dense's greedy continuation "
+                   "of it, which is nearer to what a run feeds, or both, each of which must hold")
+      ->check(CLI::IsMember({"text", "greedy", "both"}))
+      ->type_name("text|greedy|both")
+      ->capture_default_str();
+  calibrate->add_option("--rewrite", flags.rewrite, "as in `run --mode guard`")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->type_name("on|off")
+      ->capture_default_str();
+  calibrate
+      ->add_option("--prefixes", flags.n_prefixes,
+                   "pieces of the text, the first of every four to search on, the others "
+                   "held out")
+      ->check(CLI::Range(2, 10000))
+      ->type_name("N")
+      ->capture_default_str();
+  calibrate
+      ->add_option("--prompt-tokens", flags.prompt_tokens,
+                   "tokens of a prefix; default: as many as text, model and -c allow")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  calibrate
+      ->add_option("--from", flags.from,
+                   "tokens of the shortest prefix; those between are spread evenly; default: "
+                   "all have --prompt-tokens")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  calibrate
+      ->add_option("-n,--predict", flags.n_generate,
+                   "tokens after each prefix: 1 by the prefill, the rest decisions")
+      ->type_name("N")
+      ->capture_default_str();
+  AddCache(calibrate, flags.decode);
+  calibrate->add_option("-o,--output", flags.output, "the calibration file")
+      ->type_name("OUT.toml")
+      ->capture_default_str();
+  calibrate
+      ->add_option("--records", flags.records,
+                   "keep finished prefixes here; a stopped command goes on from them")
+      ->type_name("OUT.jsonl");
+  return calibrate;
 }
 
 CLI::App* AddTune(CLI::App& app, TuneFlags& flags) {
@@ -108,6 +194,20 @@ CLI::App* AddTune(CLI::App& app, TuneFlags& flags) {
                    "folder for a file of records a prefix; a stopped command goes on from them")
       ->type_name("FOLDER");
   return tune;
+}
+
+CLI::App* AddReport(CLI::App& app, ReportFlags& flags) {
+  CLI::App* report =
+      app.add_subcommand("report", "one HTML file of records: charts, tables, what was found");
+  report
+      ->add_option("records", flags.paths,
+                   "folders of `condense lab run`, files of --records; one page of all")
+      ->required()
+      ->type_name("DIR|FILE");
+  report->add_option("-o,--output", flags.out, "the page; opens offline")
+      ->type_name("OUT.html")
+      ->capture_default_str();
+  return report;
 }
 
 CLI::App* AddProfile(CLI::App& app, ProfileFlags& flags) {

@@ -14,7 +14,9 @@ void AddCache(CLI::App* app, DecodeFlags& flags);  // -c, -t, -fa, -ctk, -ctv
 
 void AddModes(CLI::App* run, RunFlags& flags);  // --mode and what goes with it
 
+CLI::App* AddCalibrate(CLI::App& app, CalibrateFlags& flags);
 CLI::App* AddTune(CLI::App& app, TuneFlags& flags);
+CLI::App* AddReport(CLI::App& app, ReportFlags& flags);
 CLI::App* AddProfile(CLI::App& app, ProfileFlags& flags);
 
 }  // namespace condense

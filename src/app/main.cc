@@ -22,6 +22,8 @@ int main(int argc, char** argv) {
       return condense::CompareCommand(arguments.compare, arguments.argv);
     case Arguments::Command::kTune:
       return condense::TuneCommand(arguments.tune, arguments.argv);
+    case Arguments::Command::kCalibrate:
+      return condense::CalibrateCommand(arguments.calibrate);
     case Arguments::Command::kRun:
       return condense::RunCommand(arguments.run);
     case Arguments::Command::kProbe:
@@ -32,6 +34,8 @@ int main(int argc, char** argv) {
       return condense::BenchCommand(arguments.bench);
     case Arguments::Command::kLab:
       return condense::LabCommand(arguments.lab, arguments.argv);
+    case Arguments::Command::kReport:
+      return condense::ReportCommand(arguments.report);
     case Arguments::Command::kEnv:
       return condense::EnvCommand(arguments.env_policy);
     case Arguments::Command::kPolicies:

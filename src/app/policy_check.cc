@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "app/output.h"
+#include "app/output_file.h"
 #include "decode/sha256.h"
 #include "select/policy_file.h"
 
@@ -41,11 +39,9 @@ Status WritePolicyFile(const std::string& path, const std::string& spec,
                        const PolicyProvenance& made) {
   const Result<PolicySpec> parsed = ParseSpec(spec);
   if (!parsed.ok()) return Error{parsed.error()};
-  std::ofstream out(path, std::ios::binary);
-  out << PrintPolicyFile(parsed.value(), made, {"use: --policy @FILE or CONDENSE_POLICY=@FILE"});
-  if (!out.flush())
-    return Error{fmt::format("cannot write the policy file '{}': {}", path, std::strerror(errno))};
-  return Status();
+  return WriteWholeFile(
+      path, "policy file",
+      PrintPolicyFile(parsed.value(), made, {"use: --policy @FILE or CONDENSE_POLICY=@FILE"}));
 }
 
 }  // namespace condense

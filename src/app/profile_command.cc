@@ -2,15 +2,13 @@
 #include <condense_version.h>
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "app/commands.h"
 #include "app/exit_code.h"
 #include "app/output.h"
+#include "app/output_file.h"
 #include "app/prefixes.h"
 #include "app/session_setup.h"
 #include "decode/sha256.h"
@@ -64,26 +62,10 @@ std::string ProfileText(const Profiled& of, const HeadNeeds& needs) {
   return text;
 }
 
-Status CheckWritable(const std::string& path) {
-  const bool existed = std::filesystem::exists(path);
-  if (!std::ofstream(path, std::ios::app))
-    return Error{fmt::format("cannot write the profile '{}': {}", path, std::strerror(errno))};
-  if (!existed) std::filesystem::remove(path);
-  return Status();
-}
-
 Result<std::vector<Prefix>> Cut(const Model& model, const ProfileFlags& flags,
                                 const std::vector<SourceText>& texts) {
-  std::vector<std::vector<Token>> tokens;
-  for (const SourceText& text : texts) tokens.push_back(model.Tokenise(text.bytes));
-  const PrefixCut cut{.n_prefixes = flags.n_prefixes,
-                      .prompt_tokens = flags.prompt_tokens,
-                      .n_generate = flags.n_decisions,
-                      .n_positions = model.n_positions(),
-                      .n_context = flags.decode.n_context,
-                      .add_bos = model.add_bos(),
-                      .bos = model.bos()};
-  Result<std::vector<Prefix>> prefixes = CutPrefixes(tokens, cut);
+  Result<std::vector<Prefix>> prefixes = CutTexts(
+      model, flags.decode, texts, {flags.n_prefixes, flags.prompt_tokens, flags.n_decisions});
   if (!prefixes.ok()) return prefixes;
   const auto n_prompt = static_cast<int>(prefixes.value()[0].prompt.size());
   if (n_prompt <= flags.sink + flags.window) {
@@ -120,7 +102,7 @@ int ProfileCommand(const ProfileFlags& flags) {
   of.texts = std::move(texts.value());
   const Result<ModelFile> file = FindModel(flags.decode);
   if (!file.ok()) return Fail(kExitUsage, file.error());
-  const Status writable = CheckWritable(flags.output);
+  const Status writable = CheckWritable(flags.output, "profile");
   if (!writable.ok()) return Fail(kExitUsage, writable.error());
   const Result<Plugin> plugin = LoadPlugin();
   if (!plugin.ok()) return Fail(kExitFailed, plugin.error());
@@ -144,12 +126,8 @@ int ProfileCommand(const ProfileFlags& flags) {
   if (!needs.ok()) {
     return Fail(kExitFailed, StopRequested() ? "stopped: no profile was written" : needs.error());
   }
-  std::ofstream out(flags.output, std::ios::binary);
-  out << ProfileText(of, needs.value());
-  if (!out.flush()) {
-    return Fail(kExitFailed, fmt::format("cannot write the profile '{}': {}", flags.output,
-                                         std::strerror(errno)));
-  }
+  const Status written = WriteWholeFile(flags.output, "profile", ProfileText(of, needs.value()));
+  if (!written.ok()) return Fail(kExitFailed, written.error());
   fmt::print("{}: {} layers of {} KV heads, {} steps a layer; largest mass outside {:.2f} %\n",
              flags.output, needs->n_layers, needs->n_kv_heads, FormatCount(needs->n_steps),
              100 * needs->Largest());

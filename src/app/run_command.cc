@@ -17,6 +17,7 @@
 #include "app/policy_check.h"
 #include "app/prompt.h"
 #include "app/session_setup.h"
+#include "app/stepped_mode.h"
 #include "base/clock.h"
 #include "decode/sampler.h"
 #include "decode/stop.h"
@@ -115,13 +116,17 @@ int RunCommand(const RunFlags& flags) {
     if (!read.ok()) return Fail(kExitUsage, read.error());
     exact = std::move(read.value());
   }
+  Result<std::optional<SteppedMode>> stepped_mode = SteppedMode::Read(flags);
+  if (!stepped_mode.ok()) return Fail(kExitUsage, stepped_mode.error());
+  std::optional<SteppedMode>& stepped = stepped_mode.value();
   const Result<std::string> text = UserText(flags);
   if (!text.ok()) return Fail(kExitUsage, text.error());
   const Result<ModelFile> file = FindModel(flags.decode);
   if (!file.ok()) return Fail(kExitUsage, file.error());
   const Result<Plugin> plugin = LoadPlugin();
   if (!plugin.ok()) return Fail(kExitFailed, plugin.error());
-  const std::string wanted = exact ? exact->policy() : flags.policy;
+  std::string wanted = exact ? exact->policy() : flags.policy;
+  if (stepped && AskedForPolicy(flags).empty()) wanted = stepped->policy();
   Result<std::string> policy =
       wanted.empty() ? Result<std::string>(plugin->Policy()) : plugin->SetPolicy(wanted);
   if (!policy.ok()) return Fail(kExitUsage, policy.error());
@@ -156,6 +161,10 @@ int RunCommand(const RunFlags& flags) {
   const int n_context = ContextFor(flags.decode, n_prompt + flags.n_generate);
   const Status fits = CheckMemory(file.value(), flags.decode, n_context, 0);
   if (!fits.ok()) return Fail(kExitUsage, fits.error());
+  if (stepped) {
+    const Status holds = stepped->Check(file.value(), *opened.model, policy.value(), n_prompt);
+    if (!holds.ok()) return Fail(kExitUsage, holds.error());
+  }
   const auto open = [&](const Model& model) {
     return OpenSession(model, plugin.value(), flags.decode, n_context);
   };
@@ -195,7 +204,7 @@ int RunCommand(const RunFlags& flags) {
   const bool idle = plugin->Counters().process.nodes == 0;
   if (idle) {
     const std::string words = "the plug-in is loaded but idle: it saw no attention of this model";
-    if (policy.value() != "dense" && (exact || !asked.empty()))
+    if (policy.value() != "dense" && (exact || stepped || !asked.empty()))
       return Fail(kExitFailed, words + ", so policy " + policy.value() + " cannot run");
     PrintWarning(words + "; llama.cpp's own attention runs, dense");
   }
@@ -210,6 +219,7 @@ int RunCommand(const RunFlags& flags) {
     if (!in_force.ok()) return Fail(kExitFailed, in_force.error());
   }
   plugin->ResetCounters();
+  if (stepped) stepped->Begin(session, plugin.value());
 
   int n_steps = 0, n_shown = 0;
   std::string failure;
@@ -234,7 +244,7 @@ int RunCommand(const RunFlags& flags) {
   while (!exact) {
     const Token token = choose(logits.value());
     if (!show(token)) break;
-    logits = session.Step(token);
+    logits = stepped ? stepped->Step(token) : session.Step(token);
     if (!logits.ok()) {
       failure = logits.error();
       break;
@@ -246,18 +256,21 @@ int RunCommand(const RunFlags& flags) {
   std::fflush(stdout);
 
   const CounterSnapshot counters = plugin->Counters();
-  PrintNote(fmt::format(
-      "{} tokens, {:.1f} a second at depth {}; prefill {:.0f} a second, first token "
-      "after {:.2f} s, set-up {} {}; KV read{} {:.1f} % of dense; fallbacks: {}",
-      n_shown, n_steps > 0 ? n_steps / seconds : 0.0, FormatCount(n_prompt),
-      static_cast<double>(n_prompt) / prefill_seconds, prefill_seconds,
-      exact ? "with the probe" : "in the step after it",
-      exact ? fmt::format("{:.2f} s", exact->begin_seconds())
-            : SetUpWords(first_seconds, seconds, n_steps),
-      exact ? " by one-row steps" : "", 100 * counters.total.ReadShare(), FallbackWords(counters)));
+  PrintNote(
+      fmt::format("{} tokens, {:.1f} a second at depth {}; prefill {:.0f} a second, first token "
+                  "after {:.2f} s, set-up {} {}; KV read{} {:.1f} % of dense; fallbacks: {}",
+                  n_shown, n_steps > 0 ? n_steps / seconds : 0.0, FormatCount(n_prompt),
+                  static_cast<double>(n_prompt) / prefill_seconds, prefill_seconds,
+                  exact ? "with the probe" : "in the step after it",
+                  exact ? fmt::format("{:.2f} s", exact->begin_seconds())
+                        : SetUpWords(first_seconds, seconds, n_steps),
+                  exact || stepped ? " by one-row steps" : "", 100 * counters.total.ReadShare(),
+                  FallbackWords(counters)));
   if (exact) PrintNote(exact->Words());
+  if (stepped) PrintNote(stepped->Words());
   if (!failure.empty()) return Fail(kExitFailed, failure);
-  if (counters.total.steps() > 0 && !idle && policy->rfind("dense", 0) != 0) {
+  const bool was_sparse = !stepped || stepped->ran_sparse();
+  if (counters.total.steps() > 0 && !idle && was_sparse && policy->rfind("dense", 0) != 0) {
     const Status measured = CheckCounters(policy.value(), true, counters);
     if (!measured.ok()) return Fail(kExitFailed, measured.error());
   }

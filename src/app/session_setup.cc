@@ -53,6 +53,19 @@ Result<std::vector<SourceText>> FindTexts(const DecodeFlags& flags,
   return texts;
 }
 
+Result<std::vector<Prefix>> CutTexts(const Model& model, const DecodeFlags& flags,
+                                     const std::vector<SourceText>& texts, const PrefixWish& wish) {
+  std::vector<std::vector<Token>> tokens;
+  for (const SourceText& text : texts) tokens.push_back(model.Tokenise(text.bytes));
+  return CutPrefixes(tokens, {.n_prefixes = wish.n_prefixes,
+                              .prompt_tokens = wish.prompt_tokens,
+                              .n_generate = wish.n_generate,
+                              .n_positions = model.n_positions(),
+                              .n_context = flags.n_context,
+                              .add_bos = model.add_bos(),
+                              .bos = model.bos()});
+}
+
 Result<Plugin> LoadPlugin() {
   const Result<std::string> path = Plugin::FindPath();
   if (!path.ok()) return Error{path.error()};

@@ -7,6 +7,7 @@
 
 #include "app/arguments.h"
 #include "app/exit_code.h"
+#include "app/prefixes.h"
 #include "base/result.h"
 #include "decode/model.h"
 #include "decode/model_file.h"
@@ -27,6 +28,15 @@ Result<SourceText> FindText(const DecodeFlags& flags);
 // Each of `files`, or the default text where there is none.
 Result<std::vector<SourceText>> FindTexts(const DecodeFlags& flags,
                                           const std::vector<std::string>& files);
+
+// The texts cut into prefixes of the model's tokens (app/prefixes.h).
+struct PrefixWish {
+  int n_prefixes = 4;
+  int64_t prompt_tokens = 0;  // 0: as many as there are
+  int n_generate = 128;
+};
+Result<std::vector<Prefix>> CutTexts(const Model& model, const DecodeFlags& flags,
+                                     const std::vector<SourceText>& texts, const PrefixWish& wish);
 
 Result<Plugin> LoadPlugin();
 

@@ -3,11 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -16,6 +13,7 @@
 #include "app/exit_code.h"
 #include "app/machine.h"
 #include "app/output.h"
+#include "app/output_file.h"
 #include "app/policy_check.h"
 #include "app/prefixes.h"
 #include "app/run_records.h"
@@ -88,17 +86,8 @@ Result<std::vector<std::vector<CompareCell>>> PlanRungs(const Plugin& plugin,
   return policies;
 }
 
-// Told before work begins; what is there stays as it is.
-Status CheckWritable(const std::string& path) {
-  const bool existed = std::filesystem::exists(path);
-  if (!std::ofstream(path, std::ios::app))
-    return Error{fmt::format("cannot write the policy file '{}': {}", path, std::strerror(errno))};
-  if (!existed) std::filesystem::remove(path);
-  return Status();
-}
-
 Status CheckOutputs(const TuneFlags& flags) {
-  const Status output = CheckWritable(flags.output);
+  const Status output = CheckWritable(flags.output, "policy file");
   if (!output.ok() || flags.records.empty()) return output;
   std::error_code error;
   std::filesystem::create_directories(flags.records, error);
@@ -108,18 +97,10 @@ Status CheckOutputs(const TuneFlags& flags) {
   return Status();
 }
 
-Status CutTexts(const TuneFlags& flags, Setup& setup) {
-  const Model& model = *setup.model;
-  std::vector<std::vector<Token>> tokens;
-  for (const SourceText& text : setup.texts) tokens.push_back(model.Tokenise(text.bytes));
-  PrefixCut cut{.n_prefixes = flags.n_prefixes,
-                .prompt_tokens = flags.prompt_tokens,
-                .n_generate = flags.n_generate,
-                .n_positions = model.n_positions(),
-                .n_context = flags.decode.n_context,
-                .add_bos = model.add_bos(),
-                .bos = model.bos()};
-  Result<std::vector<Prefix>> prefixes = CutPrefixes(tokens, cut);
+Status CutTextsOf(const TuneFlags& flags, Setup& setup) {
+  Result<std::vector<Prefix>> prefixes =
+      CutTexts(*setup.model, flags.decode, setup.texts,
+               {flags.n_prefixes, flags.prompt_tokens, flags.n_generate});
   if (!prefixes.ok()) return Error{prefixes.error()};
   setup.prefixes = std::move(prefixes.value());
   for (size_t i = 0; i < setup.prefixes.size(); ++i) {
@@ -155,7 +136,7 @@ std::optional<Failure> SetUp(const TuneFlags& flags, Setup& setup) {
   Result<std::unique_ptr<Model>> model = Model::Load(setup.file.path);
   if (!model.ok()) return Failure{kExitFailed, model.error()};
   setup.model = std::move(model.value());
-  const Status cut = CutTexts(flags, setup);
+  const Status cut = CutTextsOf(flags, setup);
   if (!cut.ok()) return Failure{kExitUsage, cut.error()};
   const auto n_prompt = static_cast<int64_t>(setup.prefixes[0].prompt.size());
   auto policies =

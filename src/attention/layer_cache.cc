@@ -11,9 +11,9 @@ constexpr size_t kMaxSequences = 32;
 
 size_t SequenceBytes(const SequenceState& sequence) {
   const SequenceMemory& memory = sequence.memory;
-  size_t n = sizeof(sequence) + BytesOf(sequence.visible) + BytesOf(memory.choices) +
-             BytesOf(memory.own) + BytesOf(memory.values.sum) + memory.queries.bytes() +
-             memory.evictions.bytes();
+  size_t n = sizeof(sequence) + BytesOf(sequence.visible) + BytesOf(sequence.written) +
+             BytesOf(memory.choices) + BytesOf(memory.own) + BytesOf(memory.values.sum) +
+             memory.queries.bytes() + memory.evictions.bytes();
   for (const SequenceMemory::Choice& choice : memory.choices)
     n += BytesOf(choice.k_masks) + BytesOf(choice.query);
   return n;
@@ -29,6 +29,9 @@ void StreamCache::MarkWritten(int row) {
   copies.MarkWritten(row);
   prompts.MarkWritten(row);
   for (SequenceState& sequence : sequences) {
+    if (const auto block = static_cast<size_t>(row / kBlockRows); block >= sequence.written.size())
+      sequence.written.resize(block + 1, 0);
+    AddRow(sequence.written, row);
     if (static_cast<size_t>(row / kBlockRows) >= sequence.visible.size()) continue;
     if (!HasRow(sequence.visible, row)) continue;
     RemoveRow(sequence.visible, row);
@@ -50,7 +53,7 @@ SequenceState& StreamCache::Sequence(std::span<const uint16_t> visible, int n_vi
     }
   }
   const bool keeps_all = best != nullptr && best_common == best->n_visible;
-  *continued = keeps_all && best->n_steps_visible + 1 == n_visible && best_common + 1 == n_visible;
+  *continued = keeps_all && best_common + CountCommonRows(best->written, visible) == n_visible;
   if (best != nullptr && !keeps_all) {
     // Rows of the nearest sequence are gone: it was rolled back, or this is a fork. Work on a copy.
     sequences.push_back(*best);
@@ -70,7 +73,7 @@ SequenceState& StreamCache::Sequence(std::span<const uint16_t> visible, int n_vi
   }
   best->visible.assign(visible.begin(), visible.end());
   best->n_visible = n_visible;
-  best->n_steps_visible = n_visible;
+  std::fill(best->written.begin(), best->written.end(), 0);
   best->last_used = ++clock;
   if (sequences.size() > kMaxSequences) {
     auto oldest = std::min_element(

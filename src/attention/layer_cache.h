@@ -22,8 +22,8 @@ namespace condense {
 struct SequenceState {
   SequenceMemory memory;
   RowMask visible;
-  int n_visible = 0;        // rows in `visible`
-  int n_steps_visible = 0;  // rows visible at the last step, whatever was written since
+  int n_visible = 0;  // rows in `visible`
+  RowMask written;    // rows written since its last step
   uint64_t last_used = 0;
 };
 
@@ -40,8 +40,8 @@ struct StreamCache {
   void MarkWritten(int row);
   void ForgetChoices();
   // The state of the sequence that sees `visible` now, found or made, with `visible` noted in it.
-  // Choices that rolled-back rows took part in are gone. `continued`: the rows of its last step and
-  // one more.
+  // Choices that rolled-back rows took part in are gone. `continued`: the rows of its last step,
+  // and otherwise only such as were written since, by however many nodes.
   SequenceState& Sequence(std::span<const uint16_t> visible, int n_visible, bool* continued);
 };
 

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
+
+#include "base/top_two.h"
 
 namespace condense {
 namespace {
@@ -11,16 +12,6 @@ namespace {
 constexpr const char* kDense = "dense";
 
 double Seconds(Clock::time_point start) { return 1e-9 * static_cast<double>(NsSince(start)); }
-
-// Top-1 minus top-2.
-float MarginOf(Logits logits) {
-  float first = logits[0], second = -std::numeric_limits<float>::infinity();
-  for (float logit : logits.subspan(1)) {
-    second = std::max(second, std::min(first, logit));
-    first = std::max(first, logit);
-  }
-  return first - second;
-}
 
 }  // namespace
 
@@ -125,7 +116,8 @@ Result<std::vector<Logits>> ExactDecoder::Verify(const Round& round, double* sec
 }
 
 Token ExactDecoder::Choose(Logits logits, const ChooseToken& choose) {
-  if (options_.tie_margin > 0) counters_.near_ties += MarginOf(logits) < options_.tie_margin;
+  if (options_.tie_margin > 0)
+    counters_.near_ties += FindTopTwo(logits).margin < options_.tie_margin;
   ++counters_.tokens;
   return choose(logits);
 }

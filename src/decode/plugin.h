@@ -51,6 +51,8 @@ class Plugin {
   CounterSnapshot Counters() const;
   void ResetCounters() const { api_->reset_counters(); }
   void Forget() const { api_->forget(); }
+  // While `on`, one-row steps are dense, and the policy stays with all that it remembers.
+  void SetDense(bool on) const { api_->set_dense(on ? 1 : 0); }
   void SetObserver(condense_observer observer, void* user) const {
     api_->set_observer(observer, user);
   }

@@ -15,8 +15,13 @@ namespace condense {
 // Called after each decision (one-based) with the logits that make it.
 using OnDecision = std::function<void(int decision, Logits logits)>;
 
+// One step, as Session::Step or a Stepper's.
+using StepFunction = std::function<Result<Logits>(Token token)>;
+
 // Feeds `first_token`, then each greedy token in turn: `n_decisions` decisions, end-of-generation
 // tokens included like any other. Gives the tokens decided.
+Result<std::vector<Token>> GreedyRun(const StepFunction& step, Token first_token, int n_decisions,
+                                     const OnDecision& on_decision);
 Result<std::vector<Token>> GreedyRun(Session& session, Token first_token, int n_decisions,
                                      const OnDecision& on_decision);
 
@@ -24,6 +29,8 @@ Result<std::vector<Token>> GreedyRun(Session& session, Token first_token, int n_
 std::vector<Token> FedTokens(Token first_token, const std::vector<Token>& decided);
 
 // Feeds `history` token by token: decision i is made after history[i - 1].
+Status TeacherForcedRun(const StepFunction& step, std::span<const Token> history,
+                        const OnDecision& on_decision);
 Status TeacherForcedRun(Session& session, std::span<const Token> history,
                         const OnDecision& on_decision);
 

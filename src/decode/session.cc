@@ -57,7 +57,7 @@ Result<std::unique_ptr<Session>> Session::Open(const Model& model, const Session
 
 int Session::n_context() const { return static_cast<int>(llama_n_ctx(context_)); }
 
-Status Session::Decode(std::span<const Token> tokens, bool all_logits) {
+Status Session::Decode(std::span<const Token> tokens, int n_logits) {
   if (StopRequested()) return Error{kStopped};
   if (position_ + static_cast<int>(tokens.size()) > n_context()) {
     return Error{fmt::format("the context of {} tokens is full", n_context())};
@@ -67,8 +67,9 @@ Status Session::Decode(std::span<const Token> tokens, bool all_logits) {
   llama_batch batch =
       llama_batch_get_one(const_cast<Token*>(tokens.data()), static_cast<int32_t>(tokens.size()));
   std::vector<int8_t> wanted;
-  if (all_logits) {
-    wanted.assign(tokens.size(), 1);
+  if (n_logits > 1) {
+    wanted.assign(tokens.size(), 0);
+    std::fill(wanted.end() - n_logits, wanted.end(), 1);
     batch.logits = wanted.data();
   }
   const int32_t rc = llama_decode(context_, batch);
@@ -120,10 +121,11 @@ Result<Logits> Session::Step(Token token) {
   return LogitsOf(-1);
 }
 
-Result<std::vector<Logits>> Session::StepRows(std::span<const Token> tokens) {
-  CONDENSE_CHECK(!tokens.empty() && static_cast<int>(tokens.size()) <= n_batch_);
-  const int begin = position_;
-  const Status status = Decode(tokens, true);
+Result<std::vector<Logits>> Session::StepRows(std::span<const Token> tokens, int n_logits) {
+  const int n = static_cast<int>(tokens.size());
+  CONDENSE_CHECK(n > 0 && n <= n_batch_ && n_logits >= 0 && n_logits <= n);
+  const int begin = position_, n_rows = n_logits == 0 ? n : n_logits;
+  const Status status = Decode(tokens, n_rows);
   if (!status.ok()) {
     if (llama_memory_seq_pos_max(llama_get_memory(context_), 0) < begin) {
       return Error{status.error()};
@@ -132,8 +134,8 @@ Result<std::vector<Logits>> Session::StepRows(std::span<const Token> tokens) {
     return Error{cut.ok() ? status.error() : status.error() + "; " + cut.error()};
   }
   std::vector<Logits> rows;
-  rows.reserve(tokens.size());
-  for (int i = 0; i < static_cast<int>(tokens.size()); ++i) {
+  rows.reserve(n_rows);
+  for (int i = n - n_rows; i < n; ++i) {
     const Result<Logits> row = LogitsOf(i);
     if (!row.ok()) {
       const Status cut = CutBack(begin);

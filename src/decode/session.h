@@ -50,9 +50,10 @@ class Session {
   Result<Logits> Step(Token token);
 
   // Feeds several tokens in one call of the host, at most n_batch() and what the context has room
-  // for, and gives the logits after each. Two or more are computed dense, whatever the policy.
+  // for, and gives the logits after each of the last `n_logits` (0: of all; a row of logits takes a
+  // product with the whole vocabulary). Two or more tokens are computed dense, whatever the policy.
   // After a failure the cache is as it was before. Fails as Step does.
-  Result<std::vector<Logits>> StepRows(std::span<const Token> tokens);
+  Result<std::vector<Logits>> StepRows(std::span<const Token> tokens, int n_logits = 0);
 
   // Removes the rows from `position` on, which lies inside the cache. Fails for models that keep
   // state which cannot be cut.
@@ -69,7 +70,8 @@ class Session {
 
  private:
   Session(const Model& model, llama_context* context, int n_batch, const condense_api* api);
-  Status Decode(std::span<const Token> tokens, bool all_logits = false);
+  // Logits of the last n_logits.
+  Status Decode(std::span<const Token> tokens, int n_logits = 1);
   // Of a token of the last call, -1: its last.
   Result<Logits> LogitsOf(int token) const;
 

@@ -5,17 +5,9 @@
 
 #include <span>
 
+#include "base/top_two.h"
+
 namespace condense {
-
-// The greedy token (the lowest id among equals) and its margin gamma: top-1 minus top-2 logit, >=
-// 0.
-struct TopTwo {
-  int token = 0;
-  double margin = 0;
-};
-
-// `logits` [n_vocab], n_vocab >= 2, finite.
-TopTwo FindTopTwo(std::span<const float> logits);
 
 // log of the sum of exp(logit).
 double LogSumExp(std::span<const float> logits);

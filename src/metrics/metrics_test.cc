@@ -55,6 +55,19 @@ TEST(Stats, QuantilesInterpolate) {
   EXPECT_TRUE(std::isnan(Quantile({}, 0.5)));
 }
 
+TEST(Stats, BinomialUpperBound) {
+  // Clopper-Pearson's upper limits in Newcombe 1998 (Statistics in Medicine 17, 857), table I.
+  EXPECT_NEAR(BinomialUpperBound(81, 263, 0.975), 0.3676, 5e-5);
+  EXPECT_NEAR(BinomialUpperBound(15, 148, 0.975), 0.1617, 5e-5);
+  EXPECT_NEAR(BinomialUpperBound(0, 20, 0.975), 0.1684, 5e-5);
+  EXPECT_NEAR(BinomialUpperBound(1, 29, 0.975), 0.1776, 5e-5);
+  // Without a success: 1 - 0.05^(1/n).
+  EXPECT_NEAR(BinomialUpperBound(0, 299, 0.95), 1 - std::pow(0.05, 1.0 / 299), 1e-9);
+  EXPECT_EQ(BinomialUpperBound(0, 0, 0.95), 1);
+  EXPECT_EQ(BinomialUpperBound(7, 7, 0.95), 1);
+  EXPECT_LT(BinomialUpperBound(400, 100000, 0.95), 0.0044);
+}
+
 TEST(Stats, WilsonInterval) {
   // Wilson's interval of 81 in 263, Newcombe 1998 (Statistics in Medicine 17, 857), table I:
   // 0.2553 to 0.3662; of 15 in 148: 0.0624 to 0.1605; of 0 in 20: 0 to 0.1611; of 1 in 29: 0.0061

@@ -94,4 +94,25 @@ double WilsonLowerBound(double share, int64_t n, double z) {
   return std::max(0.0, ScoreInterval(share, static_cast<double>(n), z).low);
 }
 
+double BinomialUpperBound(int64_t successes, int64_t n, double confidence) {
+  CONDENSE_CHECK(successes >= 0 && successes <= n && confidence > 0 && confidence < 1);
+  if (successes == n) return 1;
+  // The largest p at which as few are still seen with probability 1 - confidence.
+  const auto at_most = [&](double p) {
+    const double log_odds = std::log(p) - std::log1p(-p);
+    double log_term = static_cast<double>(n) * std::log1p(-p), sum = 0;
+    for (int64_t k = 0; k <= successes; ++k) {
+      sum += std::exp(log_term);
+      log_term += std::log(static_cast<double>(n - k) / static_cast<double>(k + 1)) + log_odds;
+    }
+    return sum;
+  };
+  double low = 0, high = 1;
+  for (int step = 0; step < 60; ++step) {
+    const double middle = (low + high) / 2;
+    (at_most(middle) > 1 - confidence ? low : high) = middle;
+  }
+  return high;
+}
+
 }  // namespace condense

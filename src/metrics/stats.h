@@ -42,4 +42,9 @@ double NormalQuantile(double p);
 // quantile `z`; 0 where n is 0.
 double WilsonLowerBound(double share, int64_t n, double z);
 
+// The one-sided upper bound on a probability of which `successes` were seen among `n` draws that
+// holds with `confidence` or more, whatever n: C. J. Clopper and E. S. Pearson, Biometrika 26
+// (1934) 404. Wilson's falls short of its confidence where few are seen. 1 where n is 0.
+double BinomialUpperBound(int64_t successes, int64_t n, double confidence);
+
 }  // namespace condense

@@ -66,6 +66,7 @@ const condense_api* CondenseApi() {
           [](const char* name, char* error, size_t error_size) {
             return Outcome(ForceTarget(name == nullptr ? "" : name), error, error_size);
           },
+      .set_dense = [](int on) { PluginState::Get().SetDense(on != 0); },
   };
   return &api;
 }

@@ -28,7 +28,7 @@ void SayWhatIsNotChecked(const std::string& path, const PolicyProvenance& made) 
 
 }  // namespace
 
-PluginState::PluginState() {
+PluginState::PluginState() : dense_policy_(std::move(MakePolicy("dense").value().policy)) {
   const char* wanted = std::getenv("CONDENSE_POLICY");
   if (wanted == nullptr || *wanted == '\0') {
     CONDENSE_CHECK(SetPolicy(kDefaultPolicy).ok());
@@ -66,7 +66,14 @@ Status PluginState::SetPolicy(const char* spec, PolicyProvenance* provenance) {
 
 PluginState::InForce PluginState::in_force() {
   std::lock_guard lock(mutex_);
-  return in_force_;
+  InForce in_force = in_force_;
+  if (dense_) in_force.policy = dense_policy_;
+  return in_force;
+}
+
+void PluginState::SetDense(bool on) {
+  std::lock_guard lock(mutex_);
+  dense_ = on;
 }
 
 std::string PluginState::policy_spec() {

@@ -33,6 +33,8 @@ class PluginState {
     uint64_t generation = 1;  // changes with every SetPolicy and Forget
   };
   InForce in_force();
+  // While `on`, `dense` stands in for the policy, which stays.
+  void SetDense(bool on);
   std::string policy_spec();
 
   void Forget();
@@ -57,6 +59,8 @@ class PluginState {
 
   std::mutex mutex_;
   InForce in_force_;
+  const std::shared_ptr<const Policy> dense_policy_;
+  bool dense_ = false;
   std::string spec_;
   bool by_default_ = false;  // nobody asked for the policy, nor was told of it
   uint64_t forget_generation_ = 1;

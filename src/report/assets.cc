@@ -41,6 +41,13 @@ CONDENSE_ASSET(pareto, CONDENSE_ASSET_DIR "/pareto.vl.json");
 CONDENSE_ASSET(survival, CONDENSE_ASSET_DIR "/survival.vl.json");
 CONDENSE_ASSET(head_mass, CONDENSE_ASSET_DIR "/head_mass.vl.json");
 CONDENSE_ASSET(rows, CONDENSE_ASSET_DIR "/rows.vl.json");
+CONDENSE_ASSET(lab_score, CONDENSE_ASSET_DIR "/lab_score.vl.json");
+CONDENSE_ASSET(lab_match_ppl, CONDENSE_ASSET_DIR "/lab_match_ppl.vl.json");
+CONDENSE_ASSET(lab_survival, CONDENSE_ASSET_DIR "/lab_survival.vl.json");
+CONDENSE_ASSET(lab_heat, CONDENSE_ASSET_DIR "/lab_heat.vl.json");
+CONDENSE_ASSET(lab_speed, CONDENSE_ASSET_DIR "/lab_speed.vl.json");
+CONDENSE_ASSET(lab_layer_mass, CONDENSE_ASSET_DIR "/lab_layer_mass.vl.json");
+CONDENSE_ASSET(lab_split, CONDENSE_ASSET_DIR "/lab_split.vl.json");
 CONDENSE_ASSET(vega, CONDENSE_VEGA_BUNDLE);
 
 namespace condense::report {
@@ -68,6 +75,13 @@ const std::array kEntries = {
     Entry CONDENSE_ENTRY("survival.vl.json", survival),
     Entry CONDENSE_ENTRY("head_mass.vl.json", head_mass),
     Entry CONDENSE_ENTRY("rows.vl.json", rows),
+    Entry CONDENSE_ENTRY("lab_score.vl.json", lab_score),
+    Entry CONDENSE_ENTRY("lab_match_ppl.vl.json", lab_match_ppl),
+    Entry CONDENSE_ENTRY("lab_survival.vl.json", lab_survival),
+    Entry CONDENSE_ENTRY("lab_heat.vl.json", lab_heat),
+    Entry CONDENSE_ENTRY("lab_speed.vl.json", lab_speed),
+    Entry CONDENSE_ENTRY("lab_layer_mass.vl.json", lab_layer_mass),
+    Entry CONDENSE_ENTRY("lab_split.vl.json", lab_split),
     Entry CONDENSE_ENTRY("vega_bundle.js", vega),
 };
 

@@ -75,6 +75,57 @@ void SetData(Json& spec, Json::object_t datasets) {
   spec["datasets"] = std::move(datasets);
 }
 
+void SetAxis(Json& spec, const char* channel, const Json& scale, const Json& axis) {
+  for (Json& layer : spec["layer"]) {
+    Json& encoding = layer["encoding"];
+    if (!encoding.contains(channel) || !encoding[channel].contains("field")) continue;
+    encoding[channel]["scale"] = scale;
+    encoding[channel]["axis"] = axis;
+  }
+}
+
+void SetLogAxis(Json& spec, const char* channel, double low, double high, const char* title,
+                const char* format) {
+  SetAxis(spec, channel, {{"type", "log"}, {"nice", false}, {"domain", {low, high}}},
+          {{"title", title},
+           {"format", format},
+           {"tickCount", 5},
+           {"gridOpacity",
+            {{"condition",
+              {{"test", "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6"},
+               {"value", 1}}},
+             {"value", 0}}}});
+}
+
+std::string Scrolled(const std::string& table, const std::string& label) {
+  return fmt::format(
+      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">{}</div>\n",
+      EscapeHtml(label), table);
+}
+
+std::string ChartHtml(Chart chart, Json& specs) {
+  std::string plots;
+  if (chart.panels.empty()) {
+    plots = fmt::format("<div class=\"chart\" id=\"{}\"></div>\n", chart.id);
+    specs.push_back({{"id", chart.id}, {"spec", std::move(chart.spec)}});
+  } else {
+    plots = "<div class=\"panels\">\n";
+    for (size_t i = 0; i < chart.panels.size(); ++i) {
+      const std::string id = fmt::format("{}-{}", chart.id, i + 1);
+      plots += fmt::format(
+          "<div class=\"panel\"><h4>{}</h4><div class=\"chart\" id=\"{}\"></div></div>\n",
+          chart.panels[i].title, id);
+      specs.push_back({{"id", id}, {"spec", std::move(chart.panels[i].spec)}});
+    }
+    plots += "</div>\n";
+  }
+  return fmt::format(
+      "<figure{0}><h3>{1}</h3>\n{2}<figcaption>{3}</figcaption>\n"
+      "<details><summary>The data of this chart as a table</summary>{4}</details></figure>\n",
+      chart.panels.empty() ? "" : " class=\"wide\"", EscapeHtml(chart.title), plots, chart.caption,
+      Scrolled(chart.table, chart.title + ", data"));
+}
+
 void SetOptions(Json& spec, const char* name, const char* field, const Json& points) {
   Json options = Json::array();
   for (const Json& point : points)

@@ -8,13 +8,20 @@
 
 namespace condense::report {
 
+// One of several small charts of the same axes side by side.
+struct Panel {
+  std::string title;  // HTML
+  Json spec;
+};
+
 struct Chart {
   std::string id;
   std::string title;
-  std::string caption;        // HTML
-  std::string description{};  // plain words, for those who do not see the chart
-  Json spec;                  // Vega-Lite, its data inlined as datasets
-  std::string table{};        // HTML: the same data
+  std::string caption;          // HTML
+  std::string description{};    // plain words, for those who do not see the chart
+  Json spec{};                  // Vega-Lite, its data inlined as datasets
+  std::vector<Panel> panels{};  // in place of one spec
+  std::string table{};          // HTML: the same data
 };
 
 // One column of a chart's table: head, field of its data, how it is written.
@@ -44,6 +51,18 @@ Json ControlRules(const RunView& view, const char* field, std::string (*format)(
 // Puts the data under their names; a layer without data goes, since its scales would have no
 // extent.
 void SetData(Json& spec, Json::object_t datasets);
+
+// The same scale and axis in every layer that has this channel in a field.
+void SetAxis(Json& spec, const char* channel, const Json& scale, const Json& axis);
+// A logarithmic axis with lines at powers of ten alone.
+void SetLogAxis(Json& spec, const char* channel, double low, double high, const char* title,
+                const char* format);
+
+// The chart as a figure with its data as a table below; its specs go to the end of `specs`, each
+// under the id of its place.
+std::string ChartHtml(Chart chart, Json& specs);
+// A wide table scrolls by itself, by keyboard too.
+std::string Scrolled(const std::string& table, const std::string& label);
 
 // Offers the values of `field` that the points hold as the options of parameter `name`.
 void SetOptions(Json& spec, const char* name, const char* field, const Json& points);

@@ -126,26 +126,6 @@ void PlaceLetters(Json& points, const Extent& x, const Extent& y) {
   }
 }
 
-// The same axis in every layer that has this channel in a field. Lines at powers of ten.
-void SetLogAxis(Json& spec, const char* channel, const Extent& extent, const char* title,
-                const char* format) {
-  for (Json& layer : spec["layer"]) {
-    Json& encoding = layer["encoding"];
-    if (!encoding.contains(channel) || !encoding[channel].contains("field")) continue;
-    encoding[channel]["scale"] = {
-        {"type", "log"}, {"nice", false}, {"domain", {extent.low, extent.high}}};
-    encoding[channel]["axis"] = {
-        {"title", title},
-        {"format", format},
-        {"tickCount", 5},
-        {"gridOpacity",
-         {{"condition",
-           {{"test", "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6"},
-            {"value", 1}}},
-          {"value", 0}}}};
-  }
-}
-
 // The control's distance: the noise floor.
 Json Floor(const RunView& view, const Measure& measure) {
   const PolicyRow* control = view.Row("control");
@@ -191,8 +171,9 @@ void AddPareto(const RunView& view, const Measure& measure, std::vector<Chart>& 
                            {"KV bytes read", "share", FormatPercent},
                            {"Distance", "said", FormatNumber}},
                           points);
-  SetLogAxis(chart.spec, "x", x, "KV bytes read, share of dense (log)", "~%");
-  SetLogAxis(chart.spec, "y", y, measure.axis, measure.format == FormatPercent ? "~%" : "~g");
+  SetLogAxis(chart.spec, "x", x.low, x.high, "KV bytes read, share of dense (log)", "~%");
+  SetLogAxis(chart.spec, "y", y.low, y.high, measure.axis,
+             measure.format == FormatPercent ? "~%" : "~g");
   chart.spec["height"] = kPlotHeight;
   SetData(chart.spec, {{"points", std::move(points)},
                        {"front", std::move(front)},
@@ -237,48 +218,14 @@ void AddSurvival(const RunView& view, std::vector<Chart>& charts) {
   charts.push_back(std::move(chart));
 }
 
-void AddHeadMass(const RunView& view, std::vector<Chart>& charts) {
-  Json points = Json::array(), totals = Json::array();
-  for (const PolicyRow* row : view.SparseRows()) {
-    double least = INFINITY;
-    Json weakest = nullptr;
-    for (const Json& line : view.records->layers) {
-      if (Text(line, "policy") != row->policy || Text(line, "teacher") != view.MainTeacher() ||
-          !line.contains("omitted_mass_heads") || !line["omitted_mass_heads"].is_array())
-        continue;
-      Json recovered = Json::array();
-      for (const Json& omitted : line["omitted_mass_heads"]) {
-        const double mass = 1 - omitted.get<double>();
-        if (mass < least) {
-          least = mass;
-          weakest = fmt::format("layer {}, head {}", line["layer"].dump(), recovered.size());
-        }
-        recovered.push_back(std::round(1000 * mass) / 1000);
-      }
-      if (recovered.empty()) continue;
-      points.push_back({{"label", row->Label()}, {"layer", line["layer"]}, {"heads", recovered}});
-    }
-    if (!weakest.is_null())
-      totals.push_back({{"label", row->Label()}, {"least", least}, {"where", weakest}});
-  }
-  if (points.empty()) return;
-  Chart chart{.id = view.id + "-heads",
-              .title = "Recovered mass by layer and head",
-              .caption =
-                  "Share of the full attention weights on rows that were read, mean over "
-                  "decisions. The stronger the colour, the more was recovered.",
-              .spec = Spec("head_mass.vl.json")};
-  size_t n_heads = 0;
-  for (const Json& point : points) n_heads = std::max(n_heads, point["heads"].size());
-  chart.spec["height"] = 18 * n_heads;
-  SetOptions(chart.spec, "cell", "label", points);
-  chart.table = TableHtml("The head of which least was recovered",
-                          {{"Policy", "label", FormatNumber},
-                           {"Least recovered", "least", FormatPercent},
-                           {"of", "where", FormatNumber}},
-                          totals);
-  SetData(chart.spec, {{"points", std::move(points)}});
-  charts.push_back(std::move(chart));
+std::vector<HeadMass> HeadsOf(const RunView& view) {
+  std::vector<HeadMass> heads;
+  for (const PolicyRow* row : view.SparseRows())
+    for (const Json& line : view.records->layers)
+      if (Text(line, "policy") == row->policy && Text(line, "teacher") == view.MainTeacher() &&
+          line.contains("omitted_mass_heads") && line["omitted_mass_heads"].is_array())
+        heads.push_back({row->Label(), line["layer"], line["omitted_mass_heads"]});
+  return heads;
 }
 
 void AddRowMaps(const RunView& view, std::vector<Chart>& charts) {
@@ -326,10 +273,48 @@ void AddRowMaps(const RunView& view, std::vector<Chart>& charts) {
 
 }  // namespace
 
+void AddHeadMass(const std::string& id, const std::vector<HeadMass>& rows,
+                 std::vector<Chart>& charts) {
+  Json points = Json::array(), totals = Json::array();
+  size_t n_heads = 0;
+  for (const HeadMass& row : rows) {
+    Json recovered = Json::array();
+    for (double omitted : row.omitted) {
+      const double mass = 1 - omitted;
+      if (totals.empty() || totals.back()["label"] != row.label)
+        totals.push_back({{"label", row.label}, {"least", INFINITY}});
+      if (Json& total = totals.back(); mass < total["least"]) {
+        total["least"] = mass;
+        total["where"] = fmt::format("layer {}, head {}", row.layer.dump(), recovered.size());
+      }
+      recovered.push_back(std::round(1000 * mass) / 1000);
+    }
+    if (recovered.empty()) continue;
+    n_heads = std::max(n_heads, recovered.size());
+    points.push_back({{"label", row.label}, {"layer", row.layer}, {"heads", recovered}});
+  }
+  if (points.empty()) return;
+  Chart chart{.id = id,
+              .title = "Recovered mass by layer and head",
+              .caption =
+                  "Share of the full attention weights on rows that were read, mean over "
+                  "decisions. The stronger the colour, the more was recovered.",
+              .spec = Spec("head_mass.vl.json")};
+  chart.spec["height"] = 18 * n_heads;
+  SetOptions(chart.spec, "cell", "label", points);
+  chart.table = TableHtml("The head of which least was recovered",
+                          {{"Policy", "label", FormatNumber},
+                           {"Least recovered", "least", FormatPercent},
+                           {"of", "where", FormatNumber}},
+                          totals);
+  SetData(chart.spec, {{"points", std::move(points)}});
+  charts.push_back(std::move(chart));
+}
+
 void AddGridCharts(const RunView& view, std::vector<Chart>& charts) {
   for (const Measure& measure : kMeasures) AddPareto(view, measure, charts);
   AddSurvival(view, charts);
-  AddHeadMass(view, charts);
+  AddHeadMass(view.id + "-heads", HeadsOf(view), charts);
   AddRowMaps(view, charts);
 }
 

@@ -11,17 +11,41 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 
 namespace condense::report {
 namespace {
 
-constexpr std::array kTextFields = {
-    "record",     "policy",       "teacher",   "program",          "version",
-    "commit",     "compiler",     "cpu",       "llama_cpp_commit", "instruction_set",
-    "model",      "model_sha256", "time_utc",  "text_source",      "ggml_version",
-    "model_desc", "kv_type_k",    "kv_type_v", "first_token_text", "text_sha256",
-    "name",       "state",        "reason"};
+constexpr std::array kTextFields = {"record",
+                                    "policy",
+                                    "teacher",
+                                    "program",
+                                    "version",
+                                    "commit",
+                                    "compiler",
+                                    "cpu",
+                                    "llama_cpp_commit",
+                                    "instruction_set",
+                                    "model",
+                                    "model_sha256",
+                                    "time_utc",
+                                    "text_source",
+                                    "ggml_version",
+                                    "model_desc",
+                                    "kv_type_k",
+                                    "kv_type_v",
+                                    "first_token_text",
+                                    "text_sha256",
+                                    "name",
+                                    "state",
+                                    "reason",
+                                    "experiment",
+                                    "cell",
+                                    "task",
+                                    "answer",
+                                    "metric",
+                                    "value",
+                                    "setting",
+                                    "source"};
 
 constexpr std::array kNumberFields = {"threads",
                                       "n_layers",
@@ -91,13 +115,25 @@ constexpr std::array kNumberFields = {"threads",
                                       "seconds",
                                       "n_positions",
                                       "positions_a_column",
-                                      "decisions_a_line"};
+                                      "decisions_a_line",
+                                      "depth",
+                                      "score",
+                                      "low",
+                                      "high",
+                                      "gather_share",
+                                      "attend_share",
+                                      "base",
+                                      "oracle",
+                                      "oracle_recall",
+                                      "policy_recall",
+                                      "upkeep_share"};
 
 bool IsText(const Json& value) { return value.is_string(); }
 bool IsNumber(const Json& value) { return value.is_number(); }
 bool IsInteger(const Json& value) { return value.is_number_integer(); }
 bool IsBool(const Json& value) { return value.is_boolean() || value.is_number(); }
 bool IsByte(const Json& value) { return value.is_number_integer() && value >= 0 && value <= 255; }
+bool IsObject(const Json& value) { return value.is_object(); }
 bool IsSpan(const Json& value) { return Number(value, "length") && Number(value, "share"); }
 
 template <bool (*fits)(const Json&)>
@@ -121,6 +157,12 @@ struct Field {
 constexpr Field kOtherFields[] = {
     {"match", IsBool, "true or false"},
     {"survived", IsBool, "true or false"},
+    {"first_token_match", IsBool, "true or false"},
+    {"full_match", IsBool, "true or false"},
+    {"expected", IsListOf<IsText>, "a list of texts"},
+    {"parameters", IsObject, "an object"},
+    {"at", IsObject, "an object"},
+    {"cells", IsListOf<IsText>, "a list of cells"},
     {"dense_text", IsListOf<IsPiece>, "a list of pieces"},
     {"autonomous_text", IsListOf<IsPiece>, "a list of pieces"},
     {"dense_tokens", IsListOf<IsInteger>, "a list of token ids"},
@@ -139,8 +181,12 @@ std::optional<std::string> WrongField(const Json& record) {
                ? std::optional(fmt::format("field '{}' is not {}", field.key, field.kind))
                : std::nullopt;
   };
-  for (const char* key : kTextFields)
-    if (auto what = wrong({key, IsText, "a string"})) return what;
+  // In the mass of a layer `policy` is the policy's mass.
+  const bool of_mass = Text(record, "record") == "layer_mass";
+  for (const std::string_view key : kTextFields) {
+    if (of_mass && key == "policy") continue;
+    if (auto what = wrong({key.data(), IsText, "a string"})) return what;
+  }
   for (const char* key : kNumberFields)
     if (auto what = wrong({key, IsNumber, "a number"})) return what;
   for (const Field& field : kOtherFields)
@@ -155,9 +201,10 @@ struct Needed {
 
 // What a line of a kind cannot do without.
 constexpr Needed kNeeded[] = {
-    {"policy", "policy"}, {"layer", "policy"}, {"layer", "teacher"}, {"layer", "layer"},
-    {"step", "policy"},   {"step", "teacher"}, {"step", "decision"}, {"rows", "policy"},
-    {"rows", "map"},      {"cell", "policy"},  {"cell", "state"},
+    {"policy", "policy"},    {"layer", "policy"},     {"layer", "teacher"},   {"layer", "layer"},
+    {"step", "policy"},      {"step", "teacher"},     {"step", "decision"},   {"rows", "policy"},
+    {"rows", "map"},         {"cell", "state"},       {"item", "policy"},     {"item", "task"},
+    {"published", "metric"}, {"layer_mass", "layer"}, {"published", "value"}, {"plan", "cells"},
 };
 
 // The first that the record lacks, or nothing.
@@ -207,6 +254,13 @@ std::optional<double> Number(const Json& record, const char* key) {
   return it->get<double>();
 }
 
+std::optional<double> Share(const Json& record, const char* key) {
+  if (!record.is_object()) return std::nullopt;
+  const auto it = record.find(key);
+  return it != record.end() && it->is_boolean() ? std::optional(it->get<bool>() ? 1.0 : 0.0)
+                                                : Number(record, key);
+}
+
 std::string Text(const Json& record, const char* key) {
   if (!record.is_object()) return "";
   const auto it = record.find(key);
@@ -233,32 +287,20 @@ std::vector<int64_t> Tokens(const Json& record, const char* key) {
   return record[key].get<std::vector<int64_t>>();
 }
 
-Status ReadRecords(const std::string& path, std::vector<RunRecords>& runs) {
+Result<RecordsEnd> ForEachRecord(const std::string& path, const RecordSink& sink) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return Error{fmt::format("cannot read records '{}': {}", path, std::strerror(errno))};
-  std::stringstream all;
-  all << in.rdbuf();
-  if (in.bad())
-    return Error{fmt::format("cannot read records '{}': {}", path, std::strerror(errno))};
-  const std::string bytes = all.str();
-
-  const size_t first_run = runs.size();
-  std::map<std::string, int> unknown_kinds;
-  bool cut = false;
-  int line_number = 0;
-  for (size_t at = 0; at < bytes.size();) {
-    const size_t end = std::min(bytes.find('\n', at), bytes.size());
-    const std::string line = bytes.substr(at, end - at);
-    const bool unterminated = end == bytes.size();
-    at = end + 1;
-    ++line_number;
+  RecordsEnd end;
+  for (std::string line; std::getline(in, line);) {
+    const bool unterminated = in.eof();
+    ++end.n_lines;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string where = fmt::format("{}:{}", path, line_number);
+    const std::string where = fmt::format("{}:{}", path, end.n_lines);
 
     Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (record.is_discarded() && unterminated) {
-      cut = true;
-      break;
+      end.cut = true;
+      return end;
     }
     if (record.is_discarded()) return Error{where + ": not a JSON object on one line"};
     if (!record.is_object()) return Error{where + ": not a JSON object"};
@@ -271,37 +313,51 @@ Status ReadRecords(const std::string& path, std::vector<RunRecords>& runs) {
     if (kind.empty()) return Error{where + ": no 'record': the kind of line is not said"};
     if (const char* key = MissingField(kind, record))
       return Error{fmt::format("{}: a '{}' record without '{}'", where, kind, key)};
-
-    if (kind == "run") {
-      runs.push_back({.file = path, .run = std::move(record)});
-      continue;
-    }
-    if (runs.size() == first_run)
-      return Error{fmt::format("{}: a '{}' record before any 'run' record", where, kind)};
-    RunRecords& run = runs.back();
-    if (kind == "prompt") {
-      run.prompt = std::move(record);
-    } else if (kind == "policy") {
-      AddPolicy(run, std::move(record));
-    } else if (kind == "layer") {
-      run.layers.push_back(std::move(record));
-    } else if (kind == "step") {
-      run.steps.push_back(std::move(record));
-    } else if (kind == "rows") {
-      run.maps.push_back(std::move(record));
-    } else if (kind == "cell") {
-      if (Text(record, "state") != "done") run.cells.push_back(std::move(record));
-    } else {
-      ++unknown_kinds[kind];
-    }
+    if (Status status = sink(kind, std::move(record), where); !status.ok())
+      return Error{status.error()};
   }
+  if (in.bad())
+    return Error{fmt::format("cannot read records '{}': {}", path, std::strerror(errno))};
+  return end;
+}
+
+Status ReadRecords(const std::string& path, std::vector<RunRecords>& runs) {
+  const size_t first_run = runs.size();
+  std::map<std::string, int> unknown_kinds;
+  const Result<RecordsEnd> end = ForEachRecord(
+      path, [&](const std::string& kind, Json record, const std::string& where) -> Status {
+        if (kind == "run") {
+          runs.push_back({.file = path, .run = std::move(record)});
+          return {};
+        }
+        if (runs.size() == first_run)
+          return Error{fmt::format("{}: a '{}' record before any 'run' record", where, kind)};
+        RunRecords& run = runs.back();
+        if (kind == "prompt") {
+          run.prompt = std::move(record);
+        } else if (kind == "policy") {
+          AddPolicy(run, std::move(record));
+        } else if (kind == "layer") {
+          run.layers.push_back(std::move(record));
+        } else if (kind == "step") {
+          run.steps.push_back(std::move(record));
+        } else if (kind == "rows") {
+          run.maps.push_back(std::move(record));
+        } else if (kind == "cell") {
+          if (Text(record, "state") != "done") run.cells.push_back(std::move(record));
+        } else {
+          ++unknown_kinds[kind];
+        }
+        return {};
+      });
+  if (!end.ok()) return Error{end.error()};
   if (runs.size() == first_run)
     return Error{fmt::format("records '{}' hold no 'run' line: nothing to report", path)};
   for (const auto& [kind, n] : unknown_kinds)
     runs.back().notes.push_back(fmt::format("{} lines of kind '{}' are not shown.", n, kind));
-  if (cut)
+  if (end->cut)
     runs.back().notes.push_back(fmt::format(
-        "The last line of the records (line {}) is cut: the run was interrupted.", line_number));
+        "The last line of the records (line {}) is cut: the run was interrupted.", end->n_lines));
   for (size_t i = first_run; i < runs.size(); ++i) NoteUnfinished(runs[i]);
   return {};
 }

@@ -2,6 +2,7 @@
 // for their type, gathered by run. docs/RECORDS.md says what each field means.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -25,11 +26,25 @@ struct RunRecords {
   std::vector<std::string> notes{};  // what the reader of the page must know about these records
 };
 
+// Where the reading of a file ended.
+struct RecordsEnd {
+  int n_lines = 0;
+  bool cut = false;  // the last line is not whole
+};
+// Given each record with its kind and "FILE:LINE"; an error ends the reading.
+using RecordSink =
+    std::function<Status(const std::string& kind, Json record, const std::string& where)>;
+// Reads lines one after another, checked. A last line that is cut is no error. Errors name file and
+// line.
+Result<RecordsEnd> ForEachRecord(const std::string& path, const RecordSink& sink);
+
 // Appends the runs of `path` to `runs`.
 Status ReadRecords(const std::string& path, std::vector<RunRecords>& runs);
 
 // The value of a numeric field; nothing where it is absent or null.
 std::optional<double> Number(const Json& record, const char* key);
+// As Number; true is 1 and false 0.
+std::optional<double> Share(const Json& record, const char* key);
 // The value of a string field; empty where it is absent or null.
 std::string Text(const Json& record, const char* key);
 // A list of pieces as bytes. A piece is a string, or a list of byte values where it is no valid

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -16,6 +17,8 @@
 #include "report/findings.h"
 #include "report/grid.h"
 #include "report/html.h"
+#include "report/lab_page.h"
+#include "report/lab_records.h"
 #include "report/parting.h"
 #include "report/records.h"
 #include "report/run_view.h"
@@ -38,21 +41,6 @@ std::string Fill(std::string_view page, const std::map<std::string_view, std::st
     out.append(page.substr(at, open - at)).append(part->second);
     at = close + 2;
   }
-}
-
-// A wide table scrolls by itself, by keyboard too.
-std::string Scrolled(const std::string& table, const std::string& label) {
-  return fmt::format(
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">{}</div>\n",
-      EscapeHtml(label), table);
-}
-
-std::string ChartHtml(const Chart& chart) {
-  return fmt::format(
-      "<figure><h3>{0}</h3>\n<div class=\"chart\" id=\"{1}\"></div>\n<figcaption>{2}</figcaption>\n"
-      "<details><summary>The data of this chart as a table</summary>{3}</details></figure>\n",
-      EscapeHtml(chart.title), chart.id, chart.caption,
-      Scrolled(chart.table, chart.title + ", data"));
 }
 
 std::string NotesHtml(const RunView& view) {
@@ -108,10 +96,7 @@ std::string GridSections(const RunView& view, const std::string& charts) {
 
 std::string RunHtml(const RunView& view, size_t n_runs, Json& specs) {
   std::string charts;
-  for (Chart& chart : MakeCharts(view)) {
-    charts += ChartHtml(chart);
-    specs.push_back({{"id", chart.id}, {"spec", std::move(chart.spec)}});
-  }
+  for (Chart& chart : MakeCharts(view)) charts += ChartHtml(std::move(chart), specs);
   const std::string heading =
       n_runs > 1 ? fmt::format("<h2 class=\"run\">{}: <code>{}</code>, from token {}</h2>\n",
                                view.id, EscapeHtml(Text(view.run(), "text_source")),
@@ -141,22 +126,32 @@ Status WriteFile(const std::string& path, const std::string& bytes) {
 }  // namespace
 }  // namespace report
 
-Status WriteReport(const std::vector<std::string>& record_files, const std::string& out_html) {
+Status WriteReport(const std::vector<std::string>& paths, const std::string& out_html,
+                   const std::vector<ExperimentNotes>& notes) {
   using namespace report;
-  if (record_files.empty()) return Error{"no records to report: name at least one file"};
+  if (paths.empty())
+    return Error{"no records to report: name at least one file or folder of `condense lab run`"};
   std::vector<RunRecords> runs;
-  for (const std::string& path : record_files)
-    if (Status status = ReadRecords(path, runs); !status.ok()) return status;
+  std::vector<std::string> folders;
+  for (const std::string& path : paths) {
+    if (std::error_code error; std::filesystem::is_directory(path, error))
+      folders.push_back(path);
+    else if (Status status = ReadRecords(path, runs); !status.ok())
+      return status;
+  }
+  const Result<std::vector<LabRecords>> labs = ReadLabFolders(folders);
+  if (!labs.ok()) return Error{labs.error()};
 
   Json specs = Json::array();
-  std::string body;
+  std::string body = labs->empty() ? "" : LabHtml(labs.value(), notes, out_html, specs);
   for (size_t i = 0; i < runs.size(); ++i)
-    body += RunHtml(MakeView(runs[i], static_cast<int>(i)), runs.size(), specs);
+    body += RunHtml(MakeView(runs[i], static_cast<int>(i)), runs.size() + labs->size(), specs);
 
-  const std::string model = Text(runs.front().run, "model");
+  const std::string of = labs->empty() ? Text(runs.front().run, "model") : LabModels(labs.value());
+  const char* heading = labs->empty() ? "Dense and sparse, side by side" : "Experiments of the lab";
   const std::map<std::string_view, std::string> parts = {
-      {"title", EscapeHtml(fmt::format("Condense: {} dense and sparse", model))},
-      {"model", EscapeHtml(model)},
+      {"title", EscapeHtml(fmt::format("Condense: {}, {}", of, heading))},
+      {"heading", fmt::format("{}: <code>{}</code>", heading, EscapeHtml(of))},
       {"css", std::string(Asset("report.css"))},
       {"body", body},
       {"specs", EscapeJsonInScript(specs.dump(-1, ' ', false, Json::error_handler_t::replace))},

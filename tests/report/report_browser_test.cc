@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "report/report.h"
+#include "tests/report/made_lab.h"
 #include "tests/report/made_records.h"
 
 namespace condense {
@@ -90,7 +91,36 @@ class ReportInBrowser : public testing::Test {
     return LoadPage(page, width);
   }
 
-  Loaded LoadPage(const fs::path& page, int width) {
+  // A folder of the lab.
+  std::string LabFolder(const MadeLab& made) {
+    fs::create_directories(folder_ / "lab");
+    std::ofstream(folder_ / "lab/records-0.jsonl", std::ios::binary)
+        << ToLines(MakeLabRecords(made));
+    return folder_ / "lab";
+  }
+
+  // The report of these paths with the checks of page_checks.js behind it.
+  fs::path CheckedPage(const std::vector<std::string>& paths) {
+    const fs::path page = folder_ / "report.html";
+    const Status status = WriteReport(paths, page);
+    EXPECT_TRUE(status.ok()) << status.error();
+    std::ofstream(page, std::ios::app | std::ios::binary)
+        << "<script>" << ReadAll(CONDENSE_PAGE_CHECKS) << "</script>";
+    return page;
+  }
+
+  // A page that frames this one at a width that no browser window has, and repeats what it tells.
+  fs::path Framed(const fs::path& page, int width) {
+    fs::path frame = folder_ / "frame.html";
+    std::ofstream(frame)
+        << "<!DOCTYPE html><meta name=\"color-scheme\" content=\"light dark\"><iframe src=\""
+        << page.filename().string() << "\" width=\"" << width
+        << "\" height=\"4000\"></iframe><script>addEventListener('message', (event) => "
+           "Object.assign(document.body.dataset, event.data));</script>";
+    return frame;
+  }
+
+  Loaded LoadPage(const fs::path& page, int width, bool dark = false) {
     const fs::path dom = folder_ / "dom.html", log = folder_ / "log.txt",
                    net = folder_ / "net.json";
     const std::string command =
@@ -98,8 +128,9 @@ class ReportInBrowser : public testing::Test {
         (geteuid() == 0 ? " --no-sandbox" : "") +
         " --disable-background-networking --disable-component-update --disable-sync"
         " --disable-default-apps --disable-extensions --host-resolver-rules='MAP * ~NOTFOUND' "
-        "--user-data-dir='" +
-        (folder_ / "profile").string() + "' --window-size=" + std::to_string(width) +
+        "--blink-settings=preferredColorScheme=" +
+        (dark ? "0" : "1") + " --user-data-dir='" + (folder_ / "profile").string() +
+        "' --window-size=" + std::to_string(width) +
         ",2000 --enable-logging=stderr --v=0 --virtual-time-budget=20000 --log-net-log='" +
         net.string() + "' --dump-dom 'file://" + page.string() + "' >'" + dom.string() + "' 2>'" +
         log.string() + "'";
@@ -174,14 +205,61 @@ TEST_F(ReportInBrowser, DrawsManyPoliciesAtEqualBytes) {
   ExpectClean(LoadPage(folder_ / "report.html", 390), 6);
 }
 
+// What page_checks.js found: nothing, at this width and in this scheme, with all charts drawn.
+void ExpectReadable(const Loaded& loaded, const std::string& width, bool dark, int n_charts) {
+  EXPECT_EQ(Count(loaded.dom, "data-checked=\"" + width + "\""), 1);
+  EXPECT_EQ(Count(loaded.dom, std::string("data-dark=\"") + (dark ? "true" : "false") + "\""), 1);
+  EXPECT_EQ(Count(loaded.dom, "data-drawn=\"" + std::to_string(n_charts) + "\""), 1);
+  EXPECT_EQ(Count(loaded.dom, "data-problems=\"\""), 1)
+      << loaded.dom.substr(std::min(loaded.dom.find("data-problems"), loaded.dom.size()), 2000);
+  EXPECT_EQ(Count(loaded.log, "CONSOLE"), 0) << loaded.log;
+}
+
+constexpr int kLabCharts = 22;
+
+TEST_F(ReportInBrowser, ShowsTheLabInBothSchemes) {
+  const fs::path page = CheckedPage({LabFolder({.models = {"made-a.gguf", "made-b.gguf"}})});
+  for (const bool dark : {false, true})
+    ExpectReadable(LoadPage(page, 1280, dark), "1280 px", dark, kLabCharts + 12);
+}
+
+TEST_F(ReportInBrowser, ShowsTheLabOnAPhone) {
+  const fs::path page = CheckedPage({LabFolder({})});
+  for (const bool dark : {false, true})
+    ExpectReadable(LoadPage(Framed(page, 390), 1280, dark), "390 px", dark, kLabCharts);
+}
+
+TEST_F(ReportInBrowser, ShowsALabThatWasStopped) {
+  // One cell is done, of a policy alone: no interval, no control, one setting.
+  std::vector<nlohmann::json> records = MakeLabRecords({.policies = {},
+                                                        .contexts = {2048},
+                                                        .n_prefixes = 1,
+                                                        .control = false,
+                                                        .needles = false,
+                                                        .masses = false});
+  fs::create_directories(folder_ / "lab");
+  std::ofstream(folder_ / "lab/records-0.jsonl") << ToLines(records) << "{\"schema\":1,\"rec";
+  const fs::path page = CheckedPage({folder_ / "lab"});
+  const Loaded loaded = LoadPage(page, 1280);
+  EXPECT_EQ(Count(loaded.dom, "data-problems=\"\""), 1);
+  EXPECT_EQ(Count(loaded.log, "CONSOLE"), 0) << loaded.log;
+}
+
 // The same checks see a page that is wrong.
 TEST_F(ReportInBrowser, ChecksSeeAPageThatSpeaksAndAsks) {
   const fs::path page = folder_ / "bad.html";
-  std::ofstream(page) << "<!DOCTYPE html><script>console.error('made error')</script>"
-                         "<img src='http://localhost:9/made.png'>";
+  std::ofstream(page)
+      << "<!DOCTYPE html><script>console.error('made error')</script>"
+         "<img src='http://localhost:9/made.png'><div class='chart' id='x'></div><p id='x' "
+         "style='color: #999; background: #fff; width: 3000px'>faint and wide</p><select></select>"
+         "<h4>deep</h4><script>"
+      << ReadAll(CONDENSE_PAGE_CHECKS) << "</script>";
   const Loaded loaded = LoadPage(page, 390);
   EXPECT_GT(Count(loaded.log, "CONSOLE"), 0);
   EXPECT_GT(CountPageRequests(loaded.net_log, "http://localhost:9/made.png"), 0);
+  for (const char* problem : {"id x twice", "chart x has no name", "a control without a label",
+                              "comes after level 0", "has a contrast of 2.85", "px too wide"})
+    EXPECT_EQ(Count(loaded.dom, problem), 1) << problem;
 }
 
 }  // namespace
