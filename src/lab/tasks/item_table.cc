@@ -62,12 +62,12 @@ std::vector<ItemGrid> ItemGrids(std::span<const FinishedCell> cells,
     auto grid = std::find_if(grids.begin(), grids.end(),
                              [&](const ItemGrid& other) { return other.title == of; });
     if (grid == grids.end()) grid = grids.insert(grids.end(), ItemGrid{of, {}, {}, {}});
+    // Without a line where the policy's budget cannot be met.
+    const std::string policy = cell.parameters.value("policy", "");
+    AddOnce(grid->policies, policy);
+    AddOnce(grid->columns, name);
     for (const Json& line : cell.lines) {
-      if (line["record"] != "item") continue;
-      const std::string policy = line["policy"];
-      AddOnce(grid->policies, policy);
-      AddOnce(grid->columns, name);
-      grid->counts[{policy, name}].Add(line);
+      if (line["record"] == "item") grid->counts[{policy, name}].Add(line);
     }
   }
   return grids;

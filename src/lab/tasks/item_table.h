@@ -39,7 +39,8 @@ struct ItemGrid {
   ItemCounts Together(const std::string& policy, bool scored) const;
 };
 
-// The items of `cells`, a grid for each title, a column for each name; an empty name: not taken.
+// The items of `cells`, a grid for each title, a column for each name; an empty name: not taken. A
+// cell whose budget cannot be met counts none.
 std::vector<ItemGrid> ItemGrids(std::span<const FinishedCell> cells,
                                 const std::function<std::string(const Json& parameters)>& title,
                                 const std::function<std::string(const Json& parameters)>& column);

@@ -272,12 +272,16 @@ TEST(ItemTable, ColumnsAtTheirFloorAreMarkedAndNotSummed) {
     cells.push_back(Answered("dense", 200, true, i < 1));
     cells.push_back(Answered("mean", 200, true, i < 9));
   }
+  FinishedCell unmet = Answered("least", 100, true, true);
+  unmet.lines.clear();
+  cells.push_back(unmet);
   const std::vector<ItemGrid> grids = ItemGrids(
       cells, [](const Json& p) { return p["model"].get<std::string>(); },
       [](const Json& p) { return std::to_string(p["context"].get<int>()); });
   ASSERT_EQ(grids.size(), 1u);
   const ItemGrid& grid = grids[0];
-  EXPECT_THAT(grid.policies, ElementsAre("dense", "mean"));
+  EXPECT_THAT(grid.policies, ElementsAre("dense", "mean", "least"));
+  EXPECT_EQ(grid.Together("least", false).n, 0);
   EXPECT_THAT(grid.columns, ElementsAre("100", "200"));
   EXPECT_EQ(FloorMarked(grid, "100", false), "100");
   EXPECT_EQ(FloorMarked(grid, "200", false), "200 *");
