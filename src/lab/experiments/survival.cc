@@ -7,12 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 
-#include "lab/compare.h"
 #include "lab/experiment.h"
-#include "lab/lab_records.h"
-#include "lab/prefix_spec.h"
+#include "lab/lab_cell.h"
+#include "lab/prefix_rows.h"
 #include "metrics/bootstrap.h"
 #include "metrics/stats.h"
 
@@ -79,102 +77,25 @@ class Survival : public Experiment {
   }
 
   Result<std::vector<Cell>> Plan(LabModel& model) override {
-    std::vector<std::string> rows = {"dense", "control"};
-    const Result<std::string> control = model.Canonical(kControlSpec);
-    if (!control.ok()) return Error{control.error()};
-    for (const std::string& policy : policies_) {
-      const Result<std::string> canonical = model.Canonical(policy);
-      if (!canonical.ok()) return Error{canonical.error()};
-      const bool is_there = canonical.value() == control.value() ||
-                            std::find(rows.begin(), rows.end(), canonical.value()) != rows.end();
-      if (!is_there) rows.push_back(canonical.value());
-    }
+    const Result<std::vector<PrefixRow>> rows = RowsOfPolicies(model, policies_);
+    if (!rows.ok()) return Error{rows.error()};
     Result<std::vector<LabPrefix>> prefixes = PlanPrefixes(model, prefix_spec_);
     if (!prefixes.ok()) return Error{prefixes.error()};
-    std::vector<Cell> cells;
-    for (LabPrefix& prefix : prefixes.value()) {
-      prefix.shared["tokens"] = prefix_spec_.n_generate;
-      prefix.shared["speed_pairs"] = speed_pairs_;
-      for (const std::string& row : rows) {
-        cells.push_back(MakeCell("survival", prefix.shared, {{"policy", row}}, prefix.n_rows));
-      }
-      prefixes_[CellId(prefix.shared)] = std::move(prefix);
-    }
-    return cells;
+    rows_.ClearCells();
+    for (LabPrefix& prefix : prefixes.value())
+      rows_.Add("survival", std::move(prefix), rows.value(), speed_pairs_);
+    return rows_.cells();
   }
 
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
-    const LabPrefix& prefix = prefixes_.at(cells[0].group);
-    std::map<std::string, const Cell*> by_policy;
-    for (const Cell& cell : cells) by_policy[cell.parameters["policy"]] = &cell;
-    const Result<Session*> session = run.OpenSession();
-    if (!session.ok()) return Error{session.error()};
-
-    CompareSpec spec;
-    spec.prompt = prefix.prompt;
-    spec.text_continuation = prefix.continuation;
-    spec.n_generate = prefix_spec_.n_generate;
-    spec.n_speed_pairs = speed_pairs_;
-    for (const char* always : {"dense", "control"}) {
-      if (by_policy.contains(always)) continue;
-      CellRecord finished;
-      finished.policy = finished.name = always;
-      spec.finished.push_back(finished);
-    }
-    for (const Cell& cell : cells) {
-      const std::string policy = cell.parameters["policy"];
-      if (policy == "dense" || policy == "control") continue;
-      spec.cells.push_back({.policy = policy, .name = PolicyName(policy)});
-    }
-
-    Json prompt_line;
-    CompareEvents events;
-    events.on_prefill = [&](int n_done, int n_total) {
-      run.Preparing("dense prefill", n_done, n_total);
-    };
-    events.on_prompt = [&](const PromptRecord& prompt) {
-      run.Spent("prefill", prompt.prefill_seconds);
-      prompt_line = PromptLine(prefix, prompt);
-      return CheckSameTokens(run, prefix, prompt);
-    };
-    events.on_steps = [&](const CompareProgress& progress) {
-      const auto cell = by_policy.find(progress.row);
-      if (cell != by_policy.end()) {
-        run.Working(*cell->second, progress.share);
-      } else {
-        run.Preparing("dense continuation", 0, 0);
-      }
-    };
-    events.on_row = [&](const CompareRow& row) {
-      if (!row.warning.empty()) run.Warn(row.warning);
-      std::vector<Json> lines = RowLines(row, run.model().FileName(), run.model().sha256());
-      if (row.cell.policy == "dense") lines.insert(lines.begin(), prompt_line);
-      return run.Finish(*by_policy.at(row.cell.policy), lines, row.cell);
-    };
-    return Compare(*session.value(), run.plugin(), spec, events);
+    return rows_.RunGroup(run, cells);
   }
 
  private:
-  // What an earlier run finished was compared with its dense tokens.
-  static Status CheckSameTokens(GroupRun& run, const LabPrefix& prefix,
-                                const PromptRecord& prompt) {
-    Json parameters = prefix.shared;
-    parameters["policy"] = "dense";
-    const FinishedCell* dense = run.Kept(CellId(parameters));
-    if (dense == nullptr) return Status();
-    for (const Json& line : dense->lines) {
-      if (line["record"] != "prompt" || line["dense_tokens"] == Json(prompt.dense_tokens)) continue;
-      return Error{
-          "dense attention gives other tokens than this folder's records say: decoding is not "
-          "repeatable between that run and this one; begin anew with another --out"};
-    }
-    return Status();
-  }
-
   PrefixSpec prefix_spec_;
   std::vector<std::string> policies_;
   int speed_pairs_ = 0;
-  std::map<std::string, LabPrefix> prefixes_;  // by group
+  PrefixRows rows_;
 };
 
 // One finished cell in the figures that the tables show.
