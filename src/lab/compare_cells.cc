@@ -40,9 +40,10 @@ Status RunCompareCells(GroupRun& run, const LabPrefix& prefix, CompareSpec spec,
     finished.policy = finished.name = always;
     spec.finished.push_back(finished);
   }
+  const bool as_named = spec.cells.empty();
   for (const Cell& cell : cells) {
     const std::string policy = cell.parameters["policy"];
-    if (policy != "dense" && policy != "control")
+    if (as_named && policy != "dense" && policy != "control")
       spec.cells.push_back({.policy = policy, .name = PolicyName(policy)});
   }
 

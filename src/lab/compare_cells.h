@@ -11,8 +11,9 @@
 
 namespace condense {
 
-// Runs the cells, of one group. Of `spec` the prompt, its continuation and the cells are filled in
-// here; n_generate and the timing are the experiment's. A kept cell of the group was compared with
+// Runs the cells, of one group. Of `spec` the prompt and its continuation are filled in here, and
+// where it has no cells, those that the parameter `policy` names; n_generate and the timing are the
+// experiment's. A kept cell of the group was compared with
 // the same dense tokens, or nothing more is run.
 Status RunCompareCells(GroupRun& run, const LabPrefix& prefix, CompareSpec spec,
                        std::span<const Cell> cells);

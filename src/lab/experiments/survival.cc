@@ -7,11 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 
-#include "lab/compare_cells.h"
 #include "lab/experiment.h"
-#include "lab/prefix_spec.h"
+#include "lab/lab_cell.h"
+#include "lab/prefix_rows.h"
 #include "metrics/bootstrap.h"
 #include "metrics/stats.h"
 
@@ -78,43 +77,25 @@ class Survival : public Experiment {
   }
 
   Result<std::vector<Cell>> Plan(LabModel& model) override {
-    std::vector<std::string> rows = {"dense", "control"};
-    const Result<std::string> control = model.Canonical(kControlSpec);
-    if (!control.ok()) return Error{control.error()};
-    for (const std::string& policy : policies_) {
-      const Result<std::string> canonical = model.Canonical(policy);
-      if (!canonical.ok()) return Error{canonical.error()};
-      const bool is_there = canonical.value() == control.value() ||
-                            std::find(rows.begin(), rows.end(), canonical.value()) != rows.end();
-      if (!is_there) rows.push_back(canonical.value());
-    }
+    const Result<std::vector<PrefixRow>> rows = RowsOfPolicies(model, policies_);
+    if (!rows.ok()) return Error{rows.error()};
     Result<std::vector<LabPrefix>> prefixes = PlanPrefixes(model, prefix_spec_);
     if (!prefixes.ok()) return Error{prefixes.error()};
-    std::vector<Cell> cells;
-    for (LabPrefix& prefix : prefixes.value()) {
-      prefix.shared["tokens"] = prefix_spec_.n_generate;
-      prefix.shared["speed_pairs"] = speed_pairs_;
-      for (const std::string& row : rows) {
-        cells.push_back(MakeCell("survival", prefix.shared, {{"policy", row}}, prefix.n_rows));
-      }
-      prefixes_[CellId(prefix.shared)] = std::move(prefix);
-    }
-    return cells;
+    rows_.ClearCells();
+    for (LabPrefix& prefix : prefixes.value())
+      rows_.Add("survival", std::move(prefix), rows.value(), speed_pairs_);
+    return rows_.cells();
   }
 
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
-    const LabPrefix& prefix = prefixes_.at(cells[0].group);
-    CompareSpec spec;
-    spec.n_generate = prefix_spec_.n_generate;
-    spec.n_speed_pairs = speed_pairs_;
-    return RunCompareCells(run, prefix, std::move(spec), cells);
+    return rows_.RunGroup(run, cells);
   }
 
  private:
   PrefixSpec prefix_spec_;
   std::vector<std::string> policies_;
   int speed_pairs_ = 0;
-  std::map<std::string, LabPrefix> prefixes_;  // by group
+  PrefixRows rows_;
 };
 
 // One finished cell in the figures that the tables show.
