@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/test_folder.h"
+#include "decode/log.h"
 #include "decode/rewritten.h"
 #include "decode/run.h"
 #include "lab/block_recall.h"
@@ -26,6 +27,7 @@ constexpr const char* kText = "/usr/share/common-licenses/GPL-3";
 class ExperimentsRunTest : public FolderTest {
  protected:
   static void SetUpTestSuite() {
+    SetLogSink([](LogLevel, std::string_view) {});
     Result<Plugin> plugin = Plugin::Load(CONDENSE_TEST_PLUGIN);
     ASSERT_TRUE(plugin.ok()) << plugin.error();
     plugin_ = std::make_unique<Plugin>(plugin.value());
@@ -107,7 +109,8 @@ TEST_F(ExperimentsRunTest, CausesDecodeRowsAgain) {
   const Json& kept = LineOf(cells.at("policy"), "greedy");
   const Json& again = LineOf(cells.at("policy, rows dense"), "greedy");
   EXPECT_EQ(kept["sparse_steps"], again["sparse_steps"]) << "rows decoded again are no decisions";
-  EXPECT_EQ(kept["kv_read_share"], again["kv_read_share"]);
+  // Where the anchor's block is chosen a row less is read.
+  EXPECT_NEAR(kept["kv_read_share"].get<double>(), again["kv_read_share"].get<double>(), 0.002);
   EXPECT_NE(kept["kl_mean"], again["kl_mean"]);
   EXPECT_GT(kept["kl_mean"].get<double>(), 0.0);
 }
