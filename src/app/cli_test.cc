@@ -47,6 +47,27 @@ TEST_F(CliTest, ReportNamesTheLineThatIsWrong) {
   EXPECT_FALSE(std::filesystem::exists(Path("out.html")));
 }
 
+TEST_F(CliTest, ReportOfALabFolderIsAPage) {
+  fs::create_directories(folder_ / "lab");
+  WriteFile("lab/records-0.jsonl",
+            R"({"schema":1,"record":"run","program":"condense lab","model":"made.gguf"})"
+            "\n"
+            R"({"schema":1,"record":"policy","experiment":"made","cell":"policy=mean",)"
+            R"("policy":"mean","teacher":"greedy","tf_match":0.9,"kv_read_share":0.1})"
+            "\n"
+            R"({"schema":1,"record":"cell","experiment":"made","cell":"policy=mean",)"
+            R"("policy":"mean","state":"done","group":"","parameters":{"policy":"mean"}})"
+            "\n");
+  const std::string out = (folder_ / "lab.html").string();
+  const Outcome outcome = Run({"report", (folder_ / "lab").string(), "-o", out});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "report: " + out + "\n");
+  std::ifstream page(out);
+  const std::string html((std::istreambuf_iterator<char>(page)), {});
+  EXPECT_THAT(html, HasSubstr("<article class=\"run\" id=\"lab-made\">"));
+  EXPECT_THAT(html, HasSubstr("href=\"./lab/records-0.jsonl\""));
+}
+
 TEST_F(CliTest, HelpAndVersionSucceed) {
   for (const char* word : {"help", "--help", "--version"}) {
     const Outcome outcome = Run({word});

@@ -44,6 +44,7 @@ Runs RunsOf(const LabView& lab, const PolicyRow& row) {
 std::string Parted(const std::vector<double>& t_div) {
   if (t_div.empty()) return "";
   const auto [first, last] = std::minmax_element(t_div.begin(), t_div.end());
+  if (*first == *last) return "at decision " + FormatCount(*first);
   return fmt::format("at decision {} in the median ({} to {})",
                      fmt::format("{:g}", Quantile(t_div, 0.5)), FormatCount(*first),
                      FormatCount(*last));
@@ -143,11 +144,16 @@ std::string StepByStep(const LabView& lab) {
     }
     if (teacher != "greedy") continue;
     const RunsLost lost = CountLost(lab, teacher);
-    if (lost.n > 0)
+    if (lost.n > 0 && lost.n_match == 0)
+      out += fmt::format("No run of {} kept less than 70 % of decisions. ", lost.n);
+    else if (lost.n > 0)
       out += fmt::format(
           "{} of {} runs kept less than 70 % of decisions, {} of them with more than +100 % "
-          "perplexity; {} lost that much perplexity while keeping 70 % or more. ",
-          lost.n_match, lost.n, lost.n_both, lost.n_ppl_alone);
+          "perplexity. ",
+          lost.n_match, lost.n, lost.n_both);
+    if (lost.n_ppl_alone > 0)
+      out += fmt::format("{} kept 70 % or more and have more than +100 % perplexity. ",
+                         lost.n_ppl_alone);
   }
   return out;
 }

@@ -108,7 +108,7 @@ std::string PublishedTable(const LabRecords& lab, bool beside_own) {
       "scope=\"col\">Source</th></tr></thead>\n<tbody>\n";
   for (const Json& figure : lab.published)
     out += fmt::format(
-        "<tr><th scope=\"row\">{}</th><td class=\"word\">{}</td><td>{}</td><td "
+        "<tr><th scope=\"row\">{}</th><td class=\"word\">{}</td><td class=\"word\">{}</td><td "
         "class=\"word\">{}</td>"
         "<td class=\"word\">{}</td></tr>\n",
         EscapeHtml(Text(figure, "metric")), Where(figure.value("at", Json())),
