@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -43,7 +44,7 @@ class LabFolderTest : public ::testing::Test {
 
 std::string Line(const Json& json) { return json.dump() + "\n"; }
 
-Json Run() {
+Json MadeRun() {
   return {{"schema", 1},           {"record", "run"}, {"program", "condense lab"},
           {"version", "1"},        {"commit", "abc"}, {"llama_cpp_commit", "l"},
           {"ggml_version", "2"},   {"threads", 2},    {"instruction_set", "avx2"},
@@ -82,7 +83,7 @@ TEST_F(LabFolderTest, NothingIsNothing) {
 }
 
 TEST_F(LabFolderTest, WholeCellsCountWhereverAKillCutsTheFile) {
-  const std::string run = Line(Run()), first = CellLines("dense"), second = CellLines("mean");
+  const std::string run = Line(MadeRun()), first = CellLines("dense"), second = CellLines("mean");
   const std::string all = run + first + second;
   for (size_t n = 0; n <= all.size(); ++n) {
     Write("records-0.jsonl", all.substr(0, n));
@@ -102,8 +103,8 @@ TEST_F(LabFolderTest, LinesOfAKilledRunBetweenOthersAreIgnored) {
   const std::string cut = CellLines("mean");
   // Two lines of a cell without its end, then another run; and two without any run line between.
   const size_t two = cut.find('\n', cut.find('\n') + 1) + 1;
-  Write("records-0.jsonl", Line(Run()) + cut.substr(0, two) + Line(Run()) + CellLines("mean") +
-                               cut.substr(0, two) + CellLines("dense"));
+  Write("records-0.jsonl", Line(MadeRun()) + cut.substr(0, two) + Line(MadeRun()) +
+                               CellLines("mean") + cut.substr(0, two) + CellLines("dense"));
   const LabFolder kept = Read();
   EXPECT_THAT(Policies(kept), ElementsAre("mean", "dense"));
   EXPECT_EQ(kept.cells[0].lines.size(), 2u);
@@ -116,9 +117,9 @@ TEST_F(LabFolderTest, LinesOfAKilledRunBetweenOthersAreIgnored) {
 }
 
 TEST_F(LabFolderTest, ACellThatFailedIsFailedUntilItIsDone) {
-  Write("records-0.jsonl", Line(Run()) + CellLines("mean", "failed") + CellLines("dense"));
+  Write("records-0.jsonl", Line(MadeRun()) + CellLines("mean", "failed") + CellLines("dense"));
   EXPECT_EQ(Read().Find("survival", MadeCell("mean").id)->end["state"], "failed");
-  Write("records-1.jsonl", Line(Run()) + CellLines("mean"));
+  Write("records-1.jsonl", Line(MadeRun()) + CellLines("mean"));
   const LabFolder kept = Read();
   EXPECT_EQ(kept.cells.size(), 2u);
   EXPECT_EQ(kept.Find("survival", MadeCell("mean").id)->end["state"], "done");
@@ -127,9 +128,9 @@ TEST_F(LabFolderTest, ACellThatFailedIsFailedUntilItIsDone) {
 
 TEST_F(LabFolderTest, DoneCellsComeInTheOrderOfThePlan) {
   const std::vector<Cell> cells = {MadeCell("dense"), MadeCell("mean"), MadeCell("quest")};
-  Write("records-0.jsonl", Line(Run()) + Line(PlanLine("survival", "survival.toml", "12", cells)) +
-                               CellLines("quest", "failed") + CellLines("mean") +
-                               CellLines("dense"));
+  Write("records-0.jsonl",
+        Line(MadeRun()) + Line(PlanLine("survival", "survival.toml", "12", cells)) +
+            CellLines("quest", "failed") + CellLines("mean") + CellLines("dense"));
   std::vector<std::string> policies;
   for (const FinishedCell& cell : Read().Done("survival"))
     policies.push_back(cell.parameters["policy"]);
@@ -137,24 +138,24 @@ TEST_F(LabFolderTest, DoneCellsComeInTheOrderOfThePlan) {
 }
 
 TEST_F(LabFolderTest, OtherSchemasAndDamageAreNamed) {
-  Write("records-0.jsonl", Line(Run()) + CellLines("mean"));
-  Json other = Run();
+  Write("records-0.jsonl", Line(MadeRun()) + CellLines("mean"));
+  Json other = MadeRun();
   other["schema"] = 2;
   Write("records-1.jsonl", Line(other));
   EXPECT_THAT(ErrorOfRead(), HasSubstr("records-1.jsonl': line 1 is of schema 2, and this program "
                                        "reads schema 1"));
-  Write("records-1.jsonl", Line(Run()) + "{\"schema\":1,\"rec\n" + CellLines("mean"));
+  Write("records-1.jsonl", Line(MadeRun()) + "{\"schema\":1,\"rec\n" + CellLines("mean"));
   EXPECT_THAT(ErrorOfRead(), HasSubstr("records-1.jsonl': line 2 is no record of Condense"));
   Write("records-1.jsonl", CellLines("mean"));
   EXPECT_THAT(ErrorOfRead(), HasSubstr("line 1 is no `run` line"));
-  Write("records-1.jsonl", Line(Run()) + "{\"schema\":1,\"record\":\"cell\",\"cell\":7}\n");
+  Write("records-1.jsonl", Line(MadeRun()) + "{\"schema\":1,\"record\":\"cell\",\"cell\":7}\n");
   EXPECT_THAT(ErrorOfRead(), HasSubstr("line 2 names no experiment"));
 }
 
 TEST_F(LabFolderTest, AnotherProgramIsRefusedByName) {
-  Write("records-0.jsonl", Line(Run()) + CellLines("mean"));
-  EXPECT_TRUE(CheckSameProgram(Read(), Run(), "x").ok());
-  Json other = Run();
+  Write("records-0.jsonl", Line(MadeRun()) + CellLines("mean"));
+  EXPECT_TRUE(CheckSameProgram(Read(), MadeRun(), "x").ok());
+  Json other = MadeRun();
   other["model_sha256"] = "5678";
   EXPECT_TRUE(CheckSameProgram(Read(), other, "x").ok()) << "another model makes other cells";
   other["threads"] = 1;
