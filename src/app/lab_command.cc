@@ -124,7 +124,8 @@ void PrintSpent(const LabOutcome& outcome) {
     if (part.part != "loading models") rest -= part.seconds;
     fmt::print(" {} {} ({});", part.part, FormatDuration(part.seconds), part.n);
   }
-  fmt::print(" rest {}\n", FormatDuration(std::max(0.0, rest)));
+  fmt::print(" the rest, with cells that were not finished, {}\n",
+             FormatDuration(std::max(0.0, rest)));
 }
 
 int Finish(const LabFlags& flags, const LabOptions& options, const LabOutcome& outcome) {

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "decode/log.h"
 #include "decode/stop.h"
 #include "lab/lab_folder.h"
 
@@ -86,13 +87,15 @@ CONDENSE_REGISTER_EXPERIMENT(
               .repeats = "nothing",
               .default_spec = "experiment = \"made\"\nmodels = []\ncells = 6\nfail = []\n"
                               "break = []\nforget = []\nlayer = 0\nnothing = false\n",
-              .published = {{.metric = "x", .value = "7", .low = 7, .high = 7}},
+              .published =
+                  {{.metric = "x", .value = "7", .low = 7, .high = 7, .setting = "", .source = ""}},
               .make = [] { return std::make_unique<Made>(); },
               .tables = [](std::span<const FinishedCell>) { return std::vector<LabTable>(); }});
 
 class LabRunTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
+    SetLogSink([](LogLevel, std::string_view) {});
     Result<Plugin> plugin = Plugin::Load(CONDENSE_TEST_PLUGIN);
     ASSERT_TRUE(plugin.ok()) << plugin.error();
     plugin_ = new Plugin(plugin.value());

@@ -50,13 +50,13 @@ constexpr const char* kSetting = "Qwen2-0.5B on a GPU: another model and other h
 
 // The summary figures: the paper's, and ours beside them.
 constexpr const char* kRunsSurvive = "runs that survive";
-constexpr const char* kMedianTDiv = "median T_div, by context and support";
-constexpr const char* kLargestTDiv = "largest T_div";
-constexpr const char* kMatch = "TF match, by run";
-constexpr const char* kMedianPpl = "median ΔPPL, by context and support";
-constexpr const char* kWorstPpl = "worst ΔPPL of a run";
-constexpr const char* kNearPpl = "median ΔPPL within 5 %, of S ≥ 193";
-constexpr const char* kLowMatch = "ΔPPL above 100 %, of runs with TF below 70 %";
+constexpr const char* kMedianTDiv = "T_div, medians";
+constexpr const char* kLargestTDiv = "T_div, largest";
+constexpr const char* kMatch = "TF match, runs";
+constexpr const char* kMedianPpl = "ΔPPL, medians";
+constexpr const char* kWorstPpl = "ΔPPL, worst run";
+constexpr const char* kNearPpl = "ΔPPL median ≤ 5 %, S ≥ 193";
+constexpr const char* kLowMatch = "ΔPPL > 100 % at TF < 70 %";
 
 PublishedFigure Published(const char* metric, const char* value, std::optional<double> low,
                           std::optional<double> high) {
@@ -271,11 +271,9 @@ std::map<std::string, std::string> SummaryTexts(const Summary& all) {
 LabTable PublishedTable(const std::string& model, const std::vector<Row>& rows,
                         const ExperimentInfo& info) {
   LabTable table;
-  table.title = "beside " + std::string(kPaper) + " (" + kSetting + ")";
-  table.columns = {{"", true, 0},
-                   {"published", true, 0},
-                   {"here: " + model, true, 0},
-                   {"here, control", true, 1}};
+  table.title = fmt::format("{}, beside {} ({})", model, kPaper, kSetting);
+  table.columns = {
+      {"", true, 0}, {"published", true, 0}, {"here", true, 0}, {"here, control", true, 1}};
   const auto sparse = SummaryTexts(Summarise(rows, true));
   const auto control = SummaryTexts(Summarise(rows, false));
   const auto shown = [](const std::map<std::string, std::string>& texts, const std::string& name) {
@@ -286,6 +284,9 @@ LabTable PublishedTable(const std::string& model, const std::vector<Row>& rows,
     table.rows.push_back(
         {figure.metric, figure.value, shown(sparse, figure.metric), shown(control, figure.metric)});
   }
+  table.notes =
+      "counts of contexts and policies (medians over their prefixes), and of runs; S: rows a query "
+      "head\n";
   return table;
 }
 
