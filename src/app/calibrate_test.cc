@@ -5,12 +5,11 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "app/process.h"
+#include "app/test_command.h"
 
 namespace condense {
 namespace {
@@ -21,30 +20,23 @@ using ::testing::Not;
 
 constexpr const char* kPolicy = "mean:blocks=4,window=32";
 
-class CalibrateTest : public ::testing::Test {
+class CalibrateTest : public CommandTest {
  protected:
   void SetUp() override {
-    folder_ =
-        (fs::temp_directory_path() / ("condense_calibrate_" + std::to_string(getpid()))).string();
-    fs::create_directories(folder_);
-    setenv("CONDENSE_MODEL", CONDENSE_TEST_MODEL, 1);
     const std::string text = ReadBytes("/usr/share/common-licenses/GPL-3");
-    std::ofstream(Path("text"), std::ios::binary) << text.substr(0, 14000);
-    std::ofstream(Path("prompt"), std::ios::binary) << text.substr(20000, 2200);
+    Write("text", text.substr(0, 14000));
+    Write("prompt", text.substr(20000, 2200));
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   Process Start(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), CONDENSE_BINARY);
     arguments.insert(arguments.end(), {"-t", "2"});
-    return Process(arguments, folder_);
+    return CommandTest::Start(arguments);
   }
   Outcome Run(const std::vector<std::string>& arguments) const { return Start(arguments).Wait(); }
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
   std::vector<std::string> Calibrate(const std::string& risk, const std::vector<std::string>& more,
                                      const std::string& policy = kPolicy) const {
     std::vector<std::string> arguments = {"calibrate",  "-f",     Path("text"),
-                                          "--policy",   kPolicy,  "--risk",
+                                          "--policy",   policy,   "--risk",
                                           risk,         "--from", "350",
                                           "-n",         "31",     "--prompt-tokens",
                                           "500",        "-o",     Path("guard.toml"),
@@ -59,8 +51,6 @@ class CalibrateTest : public ::testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-
-  std::string folder_;
 };
 
 TEST_F(CalibrateTest, StoppedAndGoneOnWithThenTakenByGuard) {
@@ -103,7 +93,7 @@ TEST_F(CalibrateTest, StoppedAndGoneOnWithThenTakenByGuard) {
   const std::string greedy = ReadBytes(Path("guard.toml"));
   EXPECT_THAT(greedy, HasSubstr("teacher = 'greedy'"));
   EXPECT_THAT(greedy, Not(HasSubstr("teacher = 'text'")));
-  std::ofstream(Path("guard.toml"), std::ios::binary) << file;
+  Write("guard.toml", file);
 
   const Outcome run = Run(Guard({}));
   EXPECT_EQ(run.code, 0) << run.err;
@@ -124,7 +114,7 @@ TEST_F(CalibrateTest, StoppedAndGoneOnWithThenTakenByGuard) {
   EXPECT_THAT(refused({"-p", std::string(4000, 'x')}), HasSubstr("contexts of 350 to 531 tokens"));
   std::string foreign = file;
   foreign.replace(foreign.find("model_sha256 = '") + 16, 4, "0000");
-  std::ofstream(Path("guard.toml"), std::ios::binary) << foreign;
+  Write("guard.toml", foreign);
   EXPECT_THAT(refused({}), HasSubstr("SHA-256 0000"));
 }
 

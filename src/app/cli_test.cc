@@ -48,18 +48,18 @@ TEST_F(CliTest, ReportNamesTheLineThatIsWrong) {
 }
 
 TEST_F(CliTest, ReportOfALabFolderIsAPage) {
-  fs::create_directories(folder_ / "lab");
-  WriteFile("lab/records-0.jsonl",
-            R"({"schema":1,"record":"run","program":"condense lab","model":"made.gguf"})"
-            "\n"
-            R"({"schema":1,"record":"policy","experiment":"made","cell":"policy=mean",)"
-            R"("policy":"mean","teacher":"greedy","tf_match":0.9,"kv_read_share":0.1})"
-            "\n"
-            R"({"schema":1,"record":"cell","experiment":"made","cell":"policy=mean",)"
-            R"("policy":"mean","state":"done","group":"","parameters":{"policy":"mean"}})"
-            "\n");
-  const std::string out = (folder_ / "lab.html").string();
-  const Outcome outcome = Run({"report", (folder_ / "lab").string(), "-o", out});
+  std::filesystem::create_directories(Path("lab"));
+  Write("lab/records-0.jsonl",
+        R"({"schema":1,"record":"run","program":"condense lab","model":"made.gguf"})"
+        "\n"
+        R"({"schema":1,"record":"policy","experiment":"made","cell":"policy=mean",)"
+        R"("policy":"mean","teacher":"greedy","tf_match":0.9,"kv_read_share":0.1})"
+        "\n"
+        R"({"schema":1,"record":"cell","experiment":"made","cell":"policy=mean",)"
+        R"("policy":"mean","state":"done","group":"","parameters":{"policy":"mean"}})"
+        "\n");
+  const std::string out = Path("lab.html");
+  const Outcome outcome = Run({"report", Path("lab"), "-o", out});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "report: " + out + "\n");
   std::ifstream page(out);

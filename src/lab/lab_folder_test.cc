@@ -4,42 +4,27 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 
+#include "base/test_folder.h"
 #include "lab/lab_costs.h"
 #include "lab/lab_records.h"
 
 namespace condense {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class LabFolderTest : public ::testing::Test {
+class LabFolderTest : public FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("condense_lab_folder_" + std::to_string(getpid()));
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  void Write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(folder_ / name, std::ios::binary) << bytes;
-  }
   LabFolder Read() const {
-    Result<LabFolder> kept = ReadLabFolder(folder_.string());
+    Result<LabFolder> kept = ReadLabFolder(folder_);
     EXPECT_TRUE(kept.ok()) << kept.error();
     return kept.ok() ? kept.value() : LabFolder();
   }
-  std::string ErrorOfRead() const { return ReadLabFolder(folder_.string()).error(); }
-
-  fs::path folder_;
+  std::string ErrorOfRead() const { return ReadLabFolder(folder_).error(); }
 };
 
 std::string Line(const Json& json) { return json.dump() + "\n"; }
@@ -77,7 +62,7 @@ std::vector<std::string> Policies(const LabFolder& kept) {
 
 TEST_F(LabFolderTest, NothingIsNothing) {
   EXPECT_TRUE(Read().cells.empty());
-  EXPECT_TRUE(ReadLabFolder((folder_ / "none").string())->cells.empty());
+  EXPECT_TRUE(ReadLabFolder(Path("none"))->cells.empty());
   Write("records-0.jsonl", "");
   EXPECT_EQ(Read().n_bytes.at("records-0.jsonl"), 0u);
 }
@@ -109,7 +94,7 @@ TEST_F(LabFolderTest, LinesOfAKilledRunBetweenOthersAreIgnored) {
   EXPECT_THAT(Policies(kept), ElementsAre("mean", "dense"));
   EXPECT_EQ(kept.cells[0].lines.size(), 2u);
   int n_lines = 0;
-  ASSERT_TRUE(ForEachLine(folder_.string(), [&](const Json&) {
+  ASSERT_TRUE(ForEachLine(folder_, [&](const Json&) {
                 ++n_lines;
                 return Status();
               }).ok());
@@ -164,7 +149,7 @@ TEST_F(LabFolderTest, AnotherProgramIsRefusedByName) {
 }
 
 TEST_F(LabFolderTest, OneRunAtATime) {
-  const std::string path = (folder_ / "new").string();
+  const std::string path = Path("new");
   {
     const Result<LabLock> first = LabLock::Take(path);
     ASSERT_TRUE(first.ok()) << first.error();
@@ -175,7 +160,7 @@ TEST_F(LabFolderTest, OneRunAtATime) {
   }
   EXPECT_TRUE(LabLock::Take(path).ok()) << "let go";
   Write("file", "");
-  EXPECT_THAT(LabLock::Take((folder_ / "file" / "x").string()).error(), HasSubstr("cannot make"));
+  EXPECT_THAT(LabLock::Take(Path("file/x")).error(), HasSubstr("cannot make"));
 }
 
 TEST(LabCosts, GrowWithRowsAndFallBackOnOtherPolicies) {

@@ -5,13 +5,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 
+#include "base/test_folder.h"
 #include "decode/log.h"
 #include "decode/stop.h"
 #include "lab/lab_folder.h"
@@ -19,7 +17,6 @@
 namespace condense {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -92,7 +89,7 @@ CONDENSE_REGISTER_EXPERIMENT(
               .make = [] { return std::make_unique<Made>(); },
               .tables = [](std::span<const FinishedCell>) { return std::vector<LabTable>(); }});
 
-class LabRunTest : public ::testing::Test {
+class LabRunTest : public FolderTest {
  protected:
   static void SetUpTestSuite() {
     SetLogSink([](LogLevel, std::string_view) {});
@@ -101,25 +98,17 @@ class LabRunTest : public ::testing::Test {
     plugin_ = new Plugin(plugin.value());
   }
   void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("condense_lab_run_" + std::to_string(getpid()));
-    fs::remove_all(folder_);
     Made::ran.clear();
     Made::stop_at = -1;
     ClearStop();
   }
-  void TearDown() override {
-    ClearStop();
-    fs::remove_all(folder_);
-  }
+  void TearDown() override { ClearStop(); }
 
   Result<LabOutcome> Run(const std::vector<std::string>& specs) {
     LabOptions options;
-    options.folder = (folder_ / "out").string();
+    options.folder = Path("out");
     for (const std::string& text : specs) {
-      fs::create_directories(folder_);
-      const std::string path = (folder_ / "x.toml").string();
-      std::ofstream(path) << "experiment = \"made\"\n" << text;
-      Result<LabSpec> spec = ReadLabSpec(path);
+      Result<LabSpec> spec = ReadLabSpec(Write("x.toml", "experiment = \"made\"\n" + text));
       EXPECT_TRUE(spec.ok()) << spec.error();
       options.specs.push_back(spec.value());
     }
@@ -148,10 +137,9 @@ class LabRunTest : public ::testing::Test {
     EXPECT_TRUE(outcome.ok()) << outcome.error();
     return outcome.ok() ? outcome.value() : LabOutcome();
   }
-  LabFolder Kept() const { return ReadLabFolder((folder_ / "out").string()).value(); }
+  LabFolder Kept() const { return ReadLabFolder(Path("out")).value(); }
 
   static Plugin* plugin_;
-  fs::path folder_;
   int most_rows_ = 1000;
   std::vector<std::string> reasons_;
   std::vector<LabProgress> progress_;
