@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <string_view>
 
 #include "report/html.h"
 #include "report/lab_charts.h"
@@ -64,6 +65,18 @@ const char* WordClass(const ReportTable::Column& column) {
   return column.left ? " class=\"word\"" : "";
 }
 
+// Its lines, each below the other (the style keeps line ends).
+std::string LinesHtml(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    if (!out.empty()) out += '\n';
+    out += EscapeHtml(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
 std::string TableOf(const ReportTable& table) {
   std::string out = fmt::format("<table><caption><span>{}</span></caption>\n<thead><tr>",
                                 EscapeHtml(table.title));
@@ -81,7 +94,7 @@ std::string TableOf(const ReportTable& table) {
   out = Scrolled(out + "</tbody></table>\n", table.title);
   return table.notes.empty()
              ? out
-             : out + fmt::format("<p class=\"below\">{}</p>\n", EscapeHtml(table.notes));
+             : out + fmt::format("<p class=\"below\">{}</p>\n", LinesHtml(table.notes));
 }
 
 // "context 2,048, policy mean:blocks=2"
@@ -146,9 +159,10 @@ std::string Provenance(const LabView& lab, const std::string& out_html) {
     out += FactsHtml(MakeView(records, 0));
   }
   return fmt::format(
-      "<section id=\"{}-records\"><h3>Records</h3>\n<p>{} cells; {}.</p>\n<details class=\"more\">"
+      "<section id=\"{}-records\"><h3>Records</h3>\n<p>{} {}; {}.</p>\n<details class=\"more\">"
       "<summary>Programs, models and machines</summary>\n{}</details></section>\n",
-      lab.view.id, lab.lab->n_done, RecordsLinks(*lab.lab, out_html), out);
+      lab.view.id, lab.lab->n_done, lab.lab->n_done == 1 ? "cell" : "cells",
+      RecordsLinks(*lab.lab, out_html), out);
 }
 
 std::string ExperimentHtml(const LabView& lab, const ExperimentNotes* notes,

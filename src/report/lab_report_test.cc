@@ -245,7 +245,8 @@ TEST_F(LabReportTest, ThePageSaysWhatWasFoundFirstAndLinksItsRecords) {
       .name = "survival",
       .title = "How long <sparse> goes on",
       .repeats = "Table 1 of a paper",
-      .tables = {{"A table", {{"cell", true}, {"published"}}, {{"x", "0 & 60"}}, "below"}}};
+      .tables = {
+          {"A table", {{"cell", true}, {"published"}}, {{"x", "0 & 60"}}, "below\nand <below>\n"}}};
   ASSERT_TRUE(WriteReport({folder}, out, {notes}).ok());
   std::ifstream in(out, std::ios::binary);
   std::stringstream all;
@@ -257,6 +258,7 @@ TEST_F(LabReportTest, ThePageSaysWhatWasFoundFirstAndLinksItsRecords) {
   EXPECT_THAT(page, HasSubstr("<h3><a href=\"#lab-survival\">How long &lt;sparse&gt; goes on</a>"));
   EXPECT_THAT(page, HasSubstr("Table 1 of a paper"));
   EXPECT_THAT(page, HasSubstr("<th scope=\"row\">x</th><td>0 &amp; 60</td>"));
+  EXPECT_THAT(page, HasSubstr("<p class=\"below\">below\nand &lt;below&gt;</p>"));
   EXPECT_THAT(page, HasSubstr("href=\"./a%20lab%3A%201/records-0.jsonl\""));
   EXPECT_THAT(page, HasSubstr("0 of 60</td><td class=\"word\">Made-0.5B, a made GPU</td>"));
   EXPECT_THAT(page, HasSubstr("context 2,048, policy <code>mean:blocks=2</code>"));
