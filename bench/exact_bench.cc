@@ -35,8 +35,6 @@ struct Arm {
   ExactCounters counters;  // of the last round
 };
 
-double Seconds(Clock::time_point start) { return 1e-9 * static_cast<double>(NsSince(start)); }
-
 // Of a sorted copy, by linear interpolation.
 double Quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
@@ -127,7 +125,7 @@ class Bench {
       text.push_back(GreedyToken(logits.value()));
     }
     text_ = std::move(text);
-    return (options_.n_tokens - 1) / Seconds(start);
+    return (options_.n_tokens - 1) / SecondsSince(start);
   }
 
   Status Exact(Arm& arm) {
@@ -153,13 +151,13 @@ class Bench {
     if (!decoder.ok()) return Error{decoder.error()};
     status = decoder.value()->Calibrate(probe.value(), prompt_);
     if (!status.ok()) return status;
-    arm.set_up.push_back(Seconds(start));
+    arm.set_up.push_back(SecondsSince(start));
     std::vector<Token> history = prompt_;
     start = Clock::now();
     status = decoder.value()->Run(history, first_, options_.n_tokens, GreedyToken,
                                   [](Token) { return true; });
     if (!status.ok()) return status;
-    arm.speeds.push_back((options_.n_tokens - 1) / Seconds(start));
+    arm.speeds.push_back((options_.n_tokens - 1) / SecondsSince(start));
     arm.ratios.push_back(arm.speeds.back() / dense_.back());
     arm.counters = decoder.value()->counters();
     if (!std::equal(text_.begin(), text_.end(), history.begin() + prompt_.size()))

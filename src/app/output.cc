@@ -25,7 +25,7 @@ Progress::~Progress() { Clear(); }
 void Progress::Stage() { stage_start_ = last_shown_ = Clock::now(); }
 
 void Progress::Update(const std::string& label, int64_t n_done, int64_t n_total) {
-  const double elapsed = std::chrono::duration<double>(Clock::now() - stage_start_).count();
+  const double elapsed = SecondsSince(stage_start_);
   if (n_done <= 0 || n_total <= 0 || !IsDue()) return;
   const double left = elapsed * static_cast<double>(n_total - n_done) / static_cast<double>(n_done);
   Show(fmt::format("{:3.0f} %  about {} left  {}", 100.0 * n_done / n_total, FormatDuration(left),

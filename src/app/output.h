@@ -3,12 +3,12 @@
 // first two seconds.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "app/exit_code.h"
+#include "base/clock.h"
 
 namespace condense {
 
@@ -28,7 +28,6 @@ class Progress {
   void Clear();
 
  private:
-  using Clock = std::chrono::steady_clock;
   // Whether the stage is old enough for a line, and the last line too.
   bool IsDue() const;
   const bool terminal_;

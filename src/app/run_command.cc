@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -199,8 +198,7 @@ int RunCommand(const RunFlags& flags) {
       prompt, [&](int n_done, int n_total) { progress.Update("prefill", n_done, n_total); });
   progress.Clear();
   if (!logits.ok()) return Fail(kExitFailed, logits.error());
-  const double prefill_seconds =
-      std::chrono::duration<double>(Clock::now() - prefill_start).count();
+  const double prefill_seconds = SecondsSince(prefill_start);
   const bool idle = plugin->Counters().process.nodes == 0;
   if (idle) {
     const std::string words = "the plug-in is loaded but idle: it saw no attention of this model";
@@ -224,9 +222,7 @@ int RunCommand(const RunFlags& flags) {
   int n_steps = 0, n_shown = 0;
   std::string failure;
   const Clock::time_point start = Clock::now();
-  const auto since_start = [&] {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
+  const auto since_start = [&] { return SecondsSince(start); };
   const auto show = [&](Token token) {
     if (model.IsEndOfGeneration(token)) return false;
     const std::string piece = model.Piece(token);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "decode/sha256.h"
 #include "decode/sparse_tail.h"
@@ -13,8 +14,6 @@ namespace condense {
 namespace {
 
 constexpr int kMostRefreshed = 512;  // rows that one call of the host takes
-
-double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 double PercentOf(int64_t n, int64_t total) {
   return total == 0 ? 0 : 100.0 * static_cast<double>(n) / static_cast<double>(total);

@@ -14,4 +14,7 @@ inline uint64_t NsBetween(Clock::time_point from, Clock::time_point to) {
 }
 inline uint64_t NsSince(Clock::time_point start) { return NsBetween(start, Clock::now()); }
 
+inline double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
+inline double SecondsSince(Clock::time_point start) { return Seconds(NsSince(start)); }
+
 }  // namespace condense

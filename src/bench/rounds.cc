@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.h"
+
 namespace condense {
 
 RoundTimes RunInTurns(const std::vector<Arm>& arms, int n_rounds, Yard& yard, int n_threads,
                       const std::string& label, const BenchControl& control) {
-  using Clock = std::chrono::steady_clock;
   const size_t n_arms = arms.size();
   RoundTimes times;
   times.ns.resize(n_arms);

@@ -4,23 +4,17 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
+#include "base/clock.h"
 #include "bench/machine.h"
 
 namespace condense {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kPeakRounds = 400000;  // about a millisecond
 constexpr int kCacheRepeats = 64;
 constexpr size_t kPartBytes = 4096;  // parts of the buffer are whole pages
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 const float* Floats(const Buffer& buffer, size_t at) {
   return reinterpret_cast<const float*>(buffer.data() + at);

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/top_two.h"
 
 namespace condense {
 namespace {
 
 constexpr const char* kDense = "dense";
-
-double Seconds(Clock::time_point start) { return 1e-9 * static_cast<double>(NsSince(start)); }
 
 }  // namespace
 
@@ -76,7 +75,7 @@ Status ExactDecoder::Calibrate(const IdentityProbe& probe, std::span<const Token
     for (int step = 0; step < 2 && sources_[i]->takes_steps(); ++step) {
       const Clock::time_point start = Clock::now();
       const Result<std::vector<Token>> draft = sources_[i]->Propose(session_, history, 1);
-      if (step == 1) lengths_[i].NoteDraft(1, Seconds(start));
+      if (step == 1) lengths_[i].NoteDraft(1, SecondsSince(start));
       const Status cut = session_.CutBack(begin);
       if (!draft.ok()) return Error{draft.error()};
       if (!cut.ok()) return cut;
@@ -96,7 +95,7 @@ Result<ExactDecoder::Round> ExactDecoder::Propose(std::span<const Token> history
     if (!draft.ok()) return Error{draft.error()};
     if (draft->empty()) continue;
     round.source = static_cast<int>(i);
-    round.draft_seconds = Seconds(start);
+    round.draft_seconds = SecondsSince(start);
     round.tokens.insert(round.tokens.end(), draft->begin(), draft->end());
     break;
   }
@@ -111,7 +110,7 @@ Result<std::vector<Logits>> ExactDecoder::Verify(const Round& round, double* sec
   }
   const Clock::time_point start = Clock::now();
   Result<std::vector<Logits>> rows = session_.StepRows(round.tokens);
-  *seconds = Seconds(start);
+  *seconds = SecondsSince(start);
   return rows;
 }
 

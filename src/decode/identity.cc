@@ -18,15 +18,13 @@ float Difference(Logits a, Logits b) {
   return largest;
 }
 
-double Seconds(Clock::time_point start) { return 1e-9 * static_cast<double>(NsSince(start)); }
-
 Status TakeSingles(Session& session, std::span<const Token> tokens, IdentityProbe& probe,
                    std::vector<std::vector<float>>& singles) {
   for (Token token : tokens) {
     const Clock::time_point start = Clock::now();
     const Result<Logits> logits = session.Step(token);
     if (!logits.ok()) return Error{logits.error()};
-    const double seconds = Seconds(start);
+    const double seconds = SecondsSince(start);
     // The first step sets up what later ones have.
     if (probe.seconds.empty()) probe.seconds.push_back(seconds);
     probe.seconds[0] = std::min(probe.seconds[0], seconds);
@@ -53,7 +51,7 @@ Result<IdentityProbe> ProbeIdentity(Session& session, std::span<const Token> tok
     const Clock::time_point start = Clock::now();
     const Result<std::vector<Logits>> rows = session.StepRows(tokens.first(n_rows));
     if (!rows.ok()) return Error{rows.error()};
-    probe.seconds.push_back(Seconds(start));
+    probe.seconds.push_back(SecondsSince(start));
     float largest = 0;
     for (int i = 0; i < n_rows; ++i)
       largest = std::max(largest, Difference(rows.value()[i], singles[i]));

@@ -11,8 +11,6 @@ namespace {
 constexpr int kTrials[] = {4, 16};
 constexpr double kDearer = 1.1;
 
-double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
-
 }  // namespace
 
 double StepCosts::PerToken(int every) const {

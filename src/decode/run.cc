@@ -1,6 +1,6 @@
 #include "decode/run.h"
 
-#include <chrono>
+#include "base/clock.h"
 
 namespace condense {
 namespace {
@@ -55,13 +55,13 @@ Status TeacherForcedRun(const StepFunction& step, std::span<const Token> history
 Result<double> TimedSteps(Session& session, std::span<const Token> tokens, int n_warm_up,
                           int n_timed) {
   CONDENSE_CHECK(!tokens.empty());
-  std::chrono::steady_clock::time_point start;
+  Clock::time_point start;
   for (int i = 0; i < n_warm_up + n_timed; ++i) {
-    if (i == n_warm_up) start = std::chrono::steady_clock::now();
+    if (i == n_warm_up) start = Clock::now();
     const Result<Logits> logits = session.Step(tokens[i % tokens.size()]);
     if (!logits.ok()) return Error{logits.error()};
   }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return SecondsSince(start);
 }
 
 }  // namespace condense

@@ -17,8 +17,6 @@
 namespace condense {
 namespace {
 
-double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
-
 // What dense decodes after a prompt: by teacher, the tokens fed and the decisions on them.
 struct Teacher {
   std::string name;
@@ -48,7 +46,7 @@ class PrefixRunner {
     if (status.ok() && spec_.on_text) status = AddText(prefix, n_decisions);
     if (!status.ok()) return status;
     CONDENSE_CHECK(!teachers_.empty());
-    dense_seconds_ = Seconds(NsSince(start)) / static_cast<double>(teachers_.size() * n_decisions);
+    dense_seconds_ = SecondsSince(start) / static_cast<double>(teachers_.size() * n_decisions);
     if (plugin_.Counters().process.nodes == 0)
       return Error{"the plug-in saw no attention of this model: there is nothing to guard"};
     return Status();
@@ -160,7 +158,7 @@ Result<TriedPrefix> TryPrefix(Session& session, const Plugin& plugin, const Cali
                                       GreedyToken(logits) != teacher.dense[decision - 1];
                                   runner.Note(fmt::format("guard at {} logits", threshold));
                                 });
-      seconds += Seconds(NsSince(start));
+      seconds += SecondsSince(start);
       if (status.ok() && tally.n_fallbacks < tally.n) status = runner.CheckSparse();
       if (!status.ok()) return Error{status.error()};
       tallies.push_back(tally);

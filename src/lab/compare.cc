@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <span>
 
+#include "base/clock.h"
 #include "decode/rewritten.h"
 #include "decode/run.h"
 #include "lab/budget_check.h"
@@ -17,12 +17,6 @@
 
 namespace condense {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // A teacher: the history that is fed, the tokens it wants, and what dense attention makes of it.
 struct Teacher {

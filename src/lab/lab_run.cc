@@ -27,8 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-double SecondsSince(Clock::time_point start) { return static_cast<double>(NsSince(start)) / 1e9; }
-
 // The spec's copy in the folder: the file that holds it already, else a name that is free.
 Result<std::string> CopySpec(const std::string& folder, const LabSpec& spec) {
   for (int number = 1;; ++number) {

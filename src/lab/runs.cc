@@ -1,6 +1,6 @@
 #include "lab/runs.h"
 
-#include <chrono>
+#include "base/clock.h"
 
 namespace condense {
 
@@ -16,12 +16,10 @@ Result<DensePrefillResult> DensePrefill(Session& session, const Plugin& plugin,
   const Result<std::string> dense = plugin.SetPolicy("dense");
   if (!dense.ok()) return Error{dense.error()};
   plugin.ResetCounters();
-  using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   const Result<Logits> logits = session.Prefill(prompt, progress);
   if (!logits.ok()) return Error{logits.error()};
-  return DensePrefillResult{logits.value(),
-                            std::chrono::duration<double>(Clock::now() - start).count()};
+  return DensePrefillResult{logits.value(), SecondsSince(start)};
 }
 
 Status BeginRun(Session& session, const Plugin& plugin, const std::string& policy) {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "decode/sha256.h"
 #include "lab/cells.h"
@@ -14,12 +14,6 @@
 
 namespace condense {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Tokens of the prompt that the prefill takes.
 int PrefillTokens(const TaskItem& item, SparseFrom from) {
