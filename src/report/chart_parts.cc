@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "report/assets.h"
 #include "report/html.h"
@@ -95,6 +96,20 @@ void SetLogAxis(Json& spec, const char* channel, double low, double high, const 
               {{"test", "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6"},
                {"value", 1}}},
              {"value", 0}}}});
+}
+
+void SetHeight(Json& spec, const Json& points, const char* field, int step) {
+  std::set<Json> values;
+  for (const Json& point : points) values.insert(point[field]);
+  spec["height"] = step * values.size();
+}
+
+void Describe(std::vector<Chart>& charts, const RunView& view) {
+  for (Chart& chart : charts) {
+    chart.description = fmt::format("{}, {}. The figures are in the table below the chart.",
+                                    chart.title, CountRows(view, view.SparseRows().size()));
+    if (chart.panels.empty()) chart.spec["description"] = chart.description;
+  }
 }
 
 std::string Scrolled(const std::string& table, const std::string& label) {

@@ -58,6 +58,12 @@ void SetAxis(Json& spec, const char* channel, const Json& scale, const Json& axi
 void SetLogAxis(Json& spec, const char* channel, double low, double high, const char* title,
                 const char* format);
 
+// So many pixels for each value of `field`.
+void SetHeight(Json& spec, const Json& points, const char* field, int step);
+
+// Says in plain words what each chart is of, to those who do not see it; panels say it themselves.
+void Describe(std::vector<Chart>& charts, const RunView& view);
+
 // The chart as a figure with its data as a table below; its specs go to the end of `specs`, each
 // under the id of its place.
 std::string ChartHtml(Chart chart, Json& specs);
