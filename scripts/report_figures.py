@@ -3,8 +3,8 @@
 (ID.csv), and figures.md with the tables as Markdown, the charts in their places and what was found. The same page gives the
 same bytes.
 
-A chart of the page shows what is chosen below it, a setting or a policy; here the first of everything, which its subtitle names.
---every draws each choice there is, as ID-CHOICE.svg.
+A chart of the page shows what is chosen below it, a setting or a policy; here the first of each, which its subtitle
+names. --every draws each choice there is, as ID-CHOICE.svg.
 
 usage: condense report lab -o lab.html; scripts/report_figures.py lab.html docs/figures [--every]
 """
@@ -48,31 +48,37 @@ def choices(spec):
             for param in spec.get("params", []) if "options" in param.get("bind", {})]
 
 
+def fields_of(spec, channel):
+    """What a channel shows in any layer."""
+    return {node[channel].get("field") for node in walk(spec) if isinstance(node.get(channel), dict)}
+
+
+def marked_rows(spec):
+    """The data's rows that are of a policy with a letter."""
+    return [row for rows in spec["datasets"].values() for row in rows if row.get("key")]
+
+
 def keys_of(spec):
     """The letters in the chart with what they stand for, as the legend of the page has them."""
-    if not any(node.get("text") == {"field": "key"} for node in walk(spec)):
+    if "key" not in fields_of(spec, "text"):
         return []
     keys = {}
-    for rows in spec["datasets"].values():
-        for row in rows:
-            if row.get("key"):
-                label = row["label"].split()
-                keys.setdefault(row["key"], " ".join(label if label[0] == row["key"] else [row["key"], row.get("name", *label[:1])]))
+    for row in marked_rows(spec):
+        words = row["label"].split()  # "A  mean:blocks=2"; of a budget "mean 5 %"
+        keys.setdefault(row["key"], " ".join(words if words[0] == row["key"] else [row["key"], row.get("name", words[0])]))
     return list(keys.values()) if len(keys) <= MOST_KEYS else []
 
 
 def name_colours(spec):
     """A legend of the colours, where neither letters nor an axis say whose they are."""
-    named = {json.dumps(node.get("text")) for node in walk(spec)} & {json.dumps({"field": "key"})}
-    if named or any(node.get(axis, {}).get("field") == "label" for node in walk(spec) for axis in "xy"
-                    if isinstance(node.get(axis), dict)):
+    if "key" in fields_of(spec, "text") or "label" in fields_of(spec, "x") | fields_of(spec, "y"):
         return
-    rows = {row["label"]: row["colour"] for rows in spec["datasets"].values() for row in rows if row.get("key") and "colour" in row}
-    if not 0 < len(rows) <= MOST_KEYS:
+    colours = {row["label"]: f"var(--c{row['colour'] + 1})" for row in marked_rows(spec) if "colour" in row}
+    if not 0 < len(colours) <= MOST_KEYS:
         return
     for node in walk(spec):
         if node.get("field") == "colour":
-            node.update(field="label", scale={"domain": list(rows), "range": [f"var(--c{colour + 1})" for colour in rows.values()]},
+            node.update(field="label", scale={"domain": list(colours), "range": list(colours.values())},
                         legend={"title": None, "columns": KEYS_A_LINE})
 
 

@@ -158,8 +158,8 @@ def parts_of(element):
         if child.tag in ("h2", "h3", "h4"):
             yield Heading(int(child.tag[1]), child.text())
         elif child.tag == "p":
-            lines = [line.strip() for line in child.inline().strip().split("\n")] if "below" in child.classes() else [child.text()]
-            yield Paragraph("  \n".join(lines))
+            lines = child.inline().strip().split("\n") if "below" in child.classes() else [child.text()]
+            yield Paragraph("  \n".join(line.strip() for line in lines))
         elif child.tag in ("ul", "ol"):
             yield Paragraph("\n".join(f"- {item.text()}" for item in child.find_all("li")))
         elif child.tag == "dl":

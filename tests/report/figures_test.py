@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The figures of a page as files (scripts/report_figures.py): a page of made records of the lab, drawn by the pinned vl-convert."""
+"""The figures of a page as files (scripts/report_figures.py): made records of the lab, drawn by the pinned vl-convert."""
 
 import csv
 import json
