@@ -78,10 +78,12 @@ void SetData(Json& spec, Json::object_t datasets) {
 
 void SetAxis(Json& spec, const char* channel, const Json& scale, const Json& axis) {
   for (Json& layer : spec["layer"]) {
-    Json& encoding = layer["encoding"];
-    if (!encoding.contains(channel) || !encoding[channel].contains("field")) continue;
-    encoding[channel]["scale"] = scale;
-    encoding[channel]["axis"] = axis;
+    if (layer.contains("layer")) SetAxis(layer, channel, scale, axis);
+    if (!layer.contains("encoding") || !layer["encoding"].contains(channel)) continue;
+    Json& encoded = layer["encoding"][channel];
+    if (!encoded.contains("field")) continue;
+    encoded["scale"] = scale;
+    encoded["axis"] = axis;
   }
 }
 
