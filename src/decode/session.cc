@@ -28,7 +28,7 @@ Status CheckRowsCanBeRemoved(const Model& model) {
   if (!model.has_recurrent_state()) return Status();
   return Error{"model '" + model.Description() +
                "' keeps recurrent state, so that rows cannot be removed and decoded again: decode "
-               "it with --mode sparse or --policy dense"};
+               "it with --mode sparse"};
 }
 
 Session::Session(const Model& model, llama_context* context, int n_batch, const condense_api* api)
