@@ -24,6 +24,13 @@ Result<ggml_type> HostType(const std::string& name) {
 
 }  // namespace
 
+Status CheckRowsCanBeRemoved(const Model& model) {
+  if (!model.has_recurrent_state()) return Status();
+  return Error{"model '" + model.Description() +
+               "' keeps recurrent state, so that rows cannot be removed and decoded again: decode "
+               "it with --mode sparse"};
+}
+
 Session::Session(const Model& model, llama_context* context, int n_batch, const condense_api* api)
     : model_(model), context_(context), n_batch_(n_batch), api_(api) {}
 
@@ -115,10 +122,22 @@ Result<Logits> Session::Prefill(const std::vector<Token>& tokens, const Progress
   return LogitsOf(-1);
 }
 
+Error Session::BackTo(int position, const std::string& error) {
+  if (llama_memory_seq_pos_max(llama_get_memory(context_), 0) < position) {
+    position_ = position;
+    return {error};
+  }
+  const Status cut = CutBack(position);
+  return {cut.ok() ? error : error + "; " + cut.error()};
+}
+
 Result<Logits> Session::Step(Token token) {
+  const int begin = position_;
   const Status status = Decode(std::span(&token, 1));
-  if (!status.ok()) return Error{status.error()};
-  return LogitsOf(-1);
+  if (!status.ok()) return BackTo(begin, status.error());
+  const Result<Logits> logits = LogitsOf(-1);
+  if (!logits.ok()) return BackTo(begin, logits.error());
+  return logits;
 }
 
 Result<std::vector<Logits>> Session::StepRows(std::span<const Token> tokens, int n_logits) {
@@ -126,21 +145,12 @@ Result<std::vector<Logits>> Session::StepRows(std::span<const Token> tokens, int
   CONDENSE_CHECK(n > 0 && n <= n_batch_ && n_logits >= 0 && n_logits <= n);
   const int begin = position_, n_rows = n_logits == 0 ? n : n_logits;
   const Status status = Decode(tokens, n_rows);
-  if (!status.ok()) {
-    if (llama_memory_seq_pos_max(llama_get_memory(context_), 0) < begin) {
-      return Error{status.error()};
-    }
-    const Status cut = CutBack(begin);
-    return Error{cut.ok() ? status.error() : status.error() + "; " + cut.error()};
-  }
+  if (!status.ok()) return BackTo(begin, status.error());
   std::vector<Logits> rows;
   rows.reserve(n_rows);
   for (int i = n - n_rows; i < n; ++i) {
     const Result<Logits> row = LogitsOf(i);
-    if (!row.ok()) {
-      const Status cut = CutBack(begin);
-      return Error{cut.ok() ? row.error() : row.error() + "; " + cut.error()};
-    }
+    if (!row.ok()) return BackTo(begin, row.error());
     rows.push_back(row.value());
   }
   return rows;

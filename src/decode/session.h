@@ -32,6 +32,10 @@ struct SessionOptions {
 // [n_vocab], valid until the next call of the session.
 using Logits = std::span<const float>;
 
+// Whether rows can be removed from the model's cache and decoded again: not those of models with
+// recurrent state. The error says so.
+Status CheckRowsCanBeRemoved(const Model& model);
+
 class Session {
  public:
   // `model` outlives the session.
@@ -46,13 +50,13 @@ class Session {
   Result<Logits> Prefill(const std::vector<Token>& tokens, const Progress& progress);
 
   // Feeds one token and gives the logits after it. Fails where a stop was requested, where the
-  // cache is full, and where the host's logits are not numbers.
+  // cache is full, and where the host's logits are not numbers; the cache is as it was before then.
   Result<Logits> Step(Token token);
 
   // Feeds several tokens in one call of the host, at most n_batch() and what the context has room
   // for, and gives the logits after each of the last `n_logits` (0: of all; a row of logits takes a
   // product with the whole vocabulary). Two or more tokens are computed dense, whatever the policy.
-  // After a failure the cache is as it was before. Fails as Step does.
+  // Fails as Step does.
   Result<std::vector<Logits>> StepRows(std::span<const Token> tokens, int n_logits = 0);
 
   // Removes the rows from `position` on, which lies inside the cache. Fails for models that keep
@@ -70,6 +74,8 @@ class Session {
 
  private:
   Session(const Model& model, llama_context* context, int n_batch, const condense_api* api);
+  // Removes what a failed call left from `position` on; its error, and why that could not be.
+  Error BackTo(int position, const std::string& error);
   // Logits of the last n_logits.
   Status Decode(std::span<const Token> tokens, int n_logits = 1);
   // Of a token of the last call, -1: its last.

@@ -113,6 +113,8 @@ std::string PrintPercent(double share) { return PrintNumber(std::round(1e8 * sha
 
 std::string PolicyName(const std::string& spec) { return spec.substr(0, spec.find(':')); }
 
+bool IsDense(const std::string& spec) { return PolicyName(spec) == "dense"; }
+
 Result<CellPlan> PlanCells(
     const Json& policies, const CellRequest& request,
     const std::function<Result<std::string>(const std::string& spec)>& canonical) {

@@ -60,6 +60,8 @@ Result<CellPlan> PlanCells(
 
 // "mean" of "mean:budget=5%".
 std::string PolicyName(const std::string& spec);
+// Whether the policy reads everything, in whatever order.
+bool IsDense(const std::string& spec);
 
 // "7%" of 0.07: a share in percent, rounded to a millionth of one.
 std::string PrintPercent(double share);

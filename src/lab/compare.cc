@@ -136,8 +136,7 @@ class Comparison {
       if (!checked.ok()) return Error{checked.error()};
       check = checked.value();
     }
-    if (check.unmet.empty())
-      return PolicyRow(cell, cell.Spec(), /*sparse=*/cell.policy.rfind("dense", 0) != 0);
+    if (check.unmet.empty()) return PolicyRow(cell, cell.Spec(), /*sparse=*/!IsDense(cell.policy));
     CompareRow row;
     row.cell.state = "unmet";
     row.cell.reason = check.unmet;
