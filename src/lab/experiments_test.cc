@@ -44,6 +44,8 @@ TEST(Experiments, WrongKeysAreRefusedByLine) {
     EXPECT_THAT(SpecError(name, "contexts = [0]\n"), HasSubstr("line 2")) << name;
   }
   EXPECT_THAT(SpecError("equal-bytes", "budgets = [0]\n"), HasSubstr("budgets"));
+  EXPECT_THAT(SpecError("matched-speed", "beside = [\"llama.cpp fa no\"]\n"),
+              HasSubstr("did you mean 'llama.cpp fa on'?"));
   EXPECT_THAT(SpecError("causes", "policy = \"mean:blocks=2\"\n"), HasSubstr("`supports` sets it"));
   EXPECT_THAT(SpecError("causes", "policy = \"oracle\"\n"), HasSubstr("name another"));
   EXPECT_THAT(SpecError("mass", "block_rows = [16, 24]\n"), HasSubstr("no whole blocks"));
@@ -195,6 +197,39 @@ TEST(MatchedSpeedTable, TheFastestThatKeepsEnough) {
   EXPECT_THAT(tables[0].notes, HasSubstr("the control keeps 98.0 %"));
   cells.resize(3);
   EXPECT_THAT(Info("matched-speed").tables(cells)[0].notes, HasSubstr("none of these settings"));
+}
+
+TEST(MatchedSpeedTable, LlamaCppAndExactDecodingBeside) {
+  std::vector<FinishedCell> cells;
+  for (int64_t offset : {0, 500}) {
+    cells.push_back(MakeFinished("matched-speed", {.policy = "dense", .offset = offset}));
+    cells.push_back(MakeFinished(
+        "matched-speed", {.policy = "good", .offset = offset, .match = 0.99, .speed_ratio = 1.5}));
+    cells.push_back(MakeTimed("llama.cpp fa on", 0.75, -1, offset));
+    cells.push_back(MakeTimed("llama.cpp fa off", 0.5, -1, offset));
+    cells.push_back(MakeTimed("exact lookup", 1.2, 100, offset));
+  }
+  FinishedCell elsewhere = MakeTimed("llama.cpp fa on", 9, -1);
+  elsewhere.parameters["context"] = 4096;
+  cells.push_back(elsewhere);
+  const std::vector<LabTable> tables = Info("matched-speed").tables(cells);
+  ASSERT_EQ(tables.size(), 1u);
+  const LabTable& table = tables[0];
+  ASSERT_EQ(table.rows.size(), 5u);
+  EXPECT_EQ(table.rows[1],
+            (std::vector<std::string>{"llama.cpp fa on", "-", "-", "-", "-", "-", "-", "30.0",
+                                      "40.0", "0.75 (0.75 to 0.75)", "1.00 (1.00 to 1.00)"}));
+  EXPECT_EQ(table.rows[2][0], "llama.cpp fa off");
+  EXPECT_EQ(table.rows[2][10], "0.67 (0.67 to 0.67)");
+  EXPECT_EQ(table.rows[3],
+            (std::vector<std::string>{"exact lookup", "100.0 %", "200", "100.0 % (98.1 to 100.0)",
+                                      "yes", "-", "-", "48.0", "40.0", "1.20 (1.20 to 1.20)",
+                                      "1.60 (1.60 to 1.60)"}));
+  EXPECT_EQ(table.rows[4][0], "good");
+  EXPECT_EQ(table.rows[4][10], "2.00 (2.00 to 2.00)");
+  EXPECT_THAT(table.notes, HasSubstr("good, 1.50 times dense, 2.00 times llama.cpp's best, keeps"));
+  EXPECT_THAT(table.notes, HasSubstr("1.20 times dense, 1.60 times llama.cpp's best, keeps 100.0"));
+  EXPECT_THAT(table.notes, HasSubstr("ratio over that of llama.cpp fa on"));
 }
 
 // A table as text, its notes apart.

@@ -59,6 +59,25 @@ inline FinishedCell MakeFinished(const std::string& experiment, const MadeRow& m
   return cell;
 }
 
+// One timed in turns with dense: 40 tokens a second of dense. `n_equal` of 100 tokens; -1: of
+// llama.cpp, which has none.
+inline FinishedCell MakeTimed(const std::string& way, double speed_ratio, int64_t n_equal,
+                              int64_t offset = 0) {
+  FinishedCell cell = MakeFinished("matched-speed", {.policy = way, .offset = offset});
+  TimedRecord record;
+  record.policy = way;
+  record.speed.n_pairs = 5;
+  record.speed.dense_tokens_per_second = 40;
+  record.speed.sparse_tokens_per_second = 40 * speed_ratio;
+  record.speed.ratio = {speed_ratio, speed_ratio, speed_ratio};
+  if (n_equal >= 0) {
+    record.n_decisions = 100;
+    record.n_equal = n_equal;
+  }
+  cell.lines = {ToJson(record)};
+  return cell;
+}
+
 // A needle that was asked of a policy; `full`: the answer was right.
 inline FinishedCell MakeNeedleCell(const std::string& policy, int context, double depth, bool full,
                                    const Json& own = Json::object()) {

@@ -78,6 +78,23 @@ class Schema(LabTest):
                 self.assertIn("experiment", line)
                 self.assertIn("cell", line)
 
+    def test_what_is_timed_beside_policies(self):
+        spec = self.write_spec("speed.toml", SPEC.replace('"survival"', '"matched-speed"').replace("[0, 300]", "[0]")
+                               .replace("[300, 400]", "[300]") + "speed_pairs = 2\n")
+        self.run_lab(spec)
+        lines = self.lines()
+        for number, line in enumerate(lines, 1):
+            self.assertEqual(wrong(line, self.kinds[line["record"]]), [], f"line {number}")
+        timed = {line["policy"]: line for line in lines if line["record"] == "speed"}
+        self.assertEqual(list(timed), ["llama.cpp fa on", "llama.cpp fa off", "exact lookup"])
+        for name, line in timed.items():
+            self.assertTrue(line["tokens_per_second"] > 0 and line["speed_ratio_median"] > 0, name)
+            self.assertEqual(line["plugin_nodes"], 0, name)
+            self.assertEqual(line["n_equal"], line["n_decisions"], name)
+        self.assertEqual(timed["exact lookup"]["n_decisions"], 34, "two blocks of the spec's tokens")
+        done = self.run_lab(spec)
+        self.assertIn(f"{len(timed) + 4} cells, {len(timed) + 4} of them done before", done.stdout)
+
     def test_every_key_is_documented(self):
         page = (DOCS / "RECORDS.md").read_text()
         self.assertEqual([ref["$ref"].split("/")[-1] for ref in self.schema["oneOf"]], list(self.kinds))
