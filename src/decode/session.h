@@ -27,6 +27,9 @@ struct SessionOptions {
   std::string k_type = "f16", v_type = "f16";  // llama.cpp's spelling
   // Told to forget after a restore that wrote the cache behind the graph's back. May be null.
   const condense_api* api = nullptr;
+  // llama.cpp's own decoding: the plug-in, which must be loaded, gets no node of this session.
+  bool left_to_host = false;
+  bool flash_attention = true;  // false: of a session left to the host
 };
 
 // [n_vocab], valid until the next call of the session.
@@ -69,22 +72,25 @@ class Session {
 
   int position() const { return position_; }  // tokens in the cache
   int n_context() const;
-  int n_batch() const { return n_batch_; }
+  int n_batch() const { return options_.n_batch; }
+  int n_prefilled() const { return n_prefilled_; }  // tokens that Rewind goes back to; 0: none
+  // As it was opened.
+  const SessionOptions& options() const { return options_; }
   const Model& model() const { return model_; }
 
  private:
-  Session(const Model& model, llama_context* context, int n_batch, const condense_api* api);
+  Session(const Model& model, llama_context* context, const SessionOptions& options);
   // Removes what a failed call left from `position` on; its error, and why that could not be.
   Error BackTo(int position, const std::string& error);
   // Logits of the last n_logits.
   Status Decode(std::span<const Token> tokens, int n_logits = 1);
+  void Forget() const;
   // Of a token of the last call, -1: its last.
   Result<Logits> LogitsOf(int token) const;
 
   const Model& model_;
   llama_context* context_;
-  const int n_batch_;
-  const condense_api* api_;
+  const SessionOptions options_;
   int position_ = 0, n_prefilled_ = 0;
   std::vector<uint8_t> saved_state_;  // of models with recurrent state
 };
