@@ -43,17 +43,24 @@ class EvictionStep {
   }
 
   void Run(Selection& selection) {
-    const int n_rows = RowsOf();
+    const int prompt_row = record_ != nullptr ? record_->newest_row : -1;
+    const bool new_prompt =
+        prompt_row >= 0 && (last_ == nullptr || last_->prompt_row != prompt_row);
+    const int n_since = new_prompt ? RowsSincePrompt() : 0;
+    // What follows the votes is read beside the rows that they keep.
+    const int n_beside = options_.worth == RowWorth::kVotes ? std::max(0, n_since - 1) : 0;
+    const int n_rows = RowsOf(query_.n_visible - n_beside) + n_beside;
     n_recent_ =
         std::max(options_.recent_rows, static_cast<int>(std::ceil(options_.recent_share * n_rows)));
+    n_recent_ += n_beside;
+    // Rows that no step was there to drop have no shares: they come before those that have.
+    if (options_.worth == RowWorth::kCurrent)
+      n_recent_ = std::max(n_recent_, std::min(n_since, n_rows));
     if (n_rows < n_recent_) {
       selection.reason = Fallback::kBudget;
       return;
     }
     ListRows();
-    const int prompt_row = record_ != nullptr ? record_->newest_row : -1;
-    const bool new_prompt =
-        prompt_row >= 0 && (last_ == nullptr || last_->prompt_row != prompt_row);
     if (new_prompt && !TakePrompt(selection)) return NotANumber(selection);
     // Votes are cast once a prompt; what follows it stays.
     const bool may_evict = options_.worth != RowWorth::kVotes || last_ == nullptr || new_prompt;
@@ -75,13 +82,19 @@ class EvictionStep {
   // Bytes of a set's state that a step reads for each row: its number, and its one or two scores.
   int StateBytes() const { return options_.worth == RowWorth::kSum ? 12 : 8; }
 
-  int RowsOf() const {
+  int RowsOf(int n_visible) const {
     if (!options_.byte_share) return options_.tokens;
     const KvView& kv = *query_.kv;
     const double row = static_cast<double>(kv.KeyBytes() + kv.ValueBytes()) * kv.n_kv_heads;
     const double state = follows_steps() ? StateBytes() * n_sets_ : 0;
-    return static_cast<int>(
-        std::floor(*options_.byte_share * query_.n_visible * row / (row + state)));
+    return static_cast<int>(std::floor(*options_.byte_share * n_visible * row / (row + state)));
+  }
+
+  // Visible rows that the prompt's last query did not see, where queries of it vote.
+  int RowsSincePrompt() const {
+    if (options_.worth == RowWorth::kSum || record_->n_last == 0) return 0;
+    const SeenPrompt::Query& last = record_->LastQuery(record_->n_last - 1);
+    return query_.n_visible - CountCommonRows(last.visible, query_.visible);
   }
 
   HeadRange HeadsOf(int unit) const {
