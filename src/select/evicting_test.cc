@@ -255,6 +255,12 @@ TEST(SnapkvPolicyTest, ALateVoteKeepsWhatFollowsThePrompt) {
     const Selection expected = steps.Step(*policy, 350), selection = late.Step(*policy, 350);
     ASSERT_FALSE(selection.dense);
     for (int g = 0; g < kKvHeads; ++g) EXPECT_EQ(RowsOf(selection, g), RowsOf(expected, g)) << spec;
+    // Nor does it vote again for that.
+    late.cache.memory().evictions.TakeBack(301);
+    EXPECT_TRUE(Same(steps.Step(*policy, 351), late.Step(*policy, 351))) << spec;
+    EXPECT_EQ(late.Step(*policy, 352).summary_bytes, 0u);
+    late.cache.memory().evictions.TakeBack(300);
+    EXPECT_GT(late.Step(*policy, 353).summary_bytes, 0u);
   }
 }
 
