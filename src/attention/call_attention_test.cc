@@ -135,14 +135,7 @@ TEST(CallAttentionTest, SequencesKeepTheirOwn) {
   const std::vector<int> a = Cells(0, 300, 2), b = Cells(1, 301, 2);
   Prompts both(320, 2, 2), only_a(320, 2, 2), only_b(320, 2, 2);
   for (Prompts* each : {&both, &only_a, &only_b}) each->wants = kCalls;
-  std::vector<Prompts::Row> rows;
-  for (int i = 0; i < 150; ++i) {
-    rows.push_back({a[i], {a.begin(), a.begin() + i + 1}});
-    rows.push_back({b[i], {b.begin(), b.begin() + i + 1}});
-    if (rows.size() < 100) continue;
-    both.Node(rows);
-    rows.clear();
-  }
+  both.ByTurns(a, b, 100);
   only_a.Prompt(a, 50);
   only_b.Prompt(b, 50);
   EXPECT_EQ(both.FindCall(a)->heads, only_a.FindCall(a)->heads);

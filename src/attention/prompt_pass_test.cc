@@ -94,14 +94,7 @@ TEST(PromptPassTest, LastQueriesAreTheLast) {
 TEST(PromptPassTest, SequencesKeepTheirOwn) {
   const std::vector<int> a = Cells(0, 300, 2), b = Cells(1, 301, 2);
   Prompts both(320, 2, 2), only_a(320, 2, 2), only_b(320, 2, 2);
-  std::vector<Prompts::Row> rows;
-  for (int i = 0; i < 150; ++i) {
-    rows.push_back({a[i], {a.begin(), a.begin() + i + 1}});
-    rows.push_back({b[i], {b.begin(), b.begin() + i + 1}});
-    if (rows.size() < 100) continue;
-    both.Node(rows);
-    rows.clear();
-  }
+  both.ByTurns(a, b, 100);
   only_a.Prompt(a, 50);
   only_b.Prompt(b, 50);
   EXPECT_EQ(both.Find(a)->SumsOf(0)->heads, only_a.Find(a)->SumsOf(0)->heads);

@@ -84,6 +84,19 @@ class Prompts {
     if (!rows.empty()) Node(rows);
   }
 
+  // Two sequences' cells, rows by turns, `cut` rows a node.
+  void ByTurns(const std::vector<int>& a, const std::vector<int>& b, size_t cut) {
+    std::vector<Row> rows;
+    for (size_t i = 0; i < a.size(); ++i) {
+      for (const std::vector<int>* cells : {&a, &b}) {
+        const auto end = cells->begin() + static_cast<std::ptrdiff_t>(i) + 1;
+        rows.push_back({(*cells)[i], {cells->begin(), end}});
+      }
+      if (rows.size() < cut && i + 1 < a.size()) continue;
+      Node(rows);
+      rows.clear();
+    }
+  }
   // A decode step: one row.
   void Step(int cell, std::vector<int> before) {
     before.push_back(cell);
