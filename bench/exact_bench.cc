@@ -109,6 +109,12 @@ class Bench {
     Result<std::unique_ptr<Session>> opened = Session::Open(*model_, session);
     if (!opened.ok()) return Error{opened.error()};
     session_ = std::move(opened.value());
+    // What a policy asks of prompts is kept of those that come after it was in force.
+    for (const Arm& arm : arms_) {
+      const std::string policy = PolicyOfDraft(arm.draft);
+      const Status set = policy.empty() ? Status() : policies_->Set(policy);
+      if (!set.ok()) return set;
+    }
     const Status dense = policies_->Set("dense");
     if (!dense.ok()) return dense;
     fmt::print(stderr, "prefill of {} tokens\n", prompt_.size());

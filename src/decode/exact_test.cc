@@ -147,8 +147,8 @@ const SamplerOptions kSampled = {.temperature = 0.9, .seed = 11};
 
 TEST_F(ExactTest, TheSameTokensAsDense) {
   const std::vector<std::string> drafts = {
-      "condense:budget=8%", "mean:blocks=2", "random:blocks=1",     "window:window=16",
-      "h2o:tokens=64",      "lookup",        "lookup+mean:blocks=2"};
+      "condense:budget=8%", "mean:blocks=2", "random:blocks=1",      "window:window=16",
+      "h2o:tokens=64",      "lookup",        "lookup+mean:blocks=2", "pillar:tokens=97"};
   const std::vector<int> lengths = {1, 16, 4, 0, 2, 7};  // 0: auto
   size_t turn = 0;
   int64_t accepted = 0, drafted = 0;
