@@ -1,0 +1,16 @@
+# CONDENSE_WITH_MPI: whether lib/condense-mpi.so is built, which `condense lab run` opens under mpirun. Nothing else wants
+# MPI: without it the program is whole but for that.
+set(CONDENSE_WITH_MPI OFF)
+if(CONDENSE_MPI)
+  if(CONDENSE_MPI STREQUAL "AUTO")
+    find_package(MPI COMPONENTS C QUIET)
+  else()
+    find_package(MPI COMPONENTS C REQUIRED)
+  endif()
+  set(CONDENSE_WITH_MPI ${MPI_C_FOUND})
+  if(MPI_C_FOUND)
+    message(STATUS "MPI: ${MPIEXEC_EXECUTABLE} (${MPI_C_LIBRARIES})")
+  else()
+    message(STATUS "MPI: not found; `condense lab run` works on one machine (Debian: openmpi-bin, libopenmpi-dev)")
+  endif()
+endif()
