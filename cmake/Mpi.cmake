@@ -1,6 +1,8 @@
 # CONDENSE_WITH_MPI: whether lib/condense-mpi.so is built, which `condense lab run` opens under mpirun. Nothing else wants
 # MPI: without it the program is whole but for that.
+# CONDENSE_OPEN_MPI: whether its mpirun is Open MPI's, whose options the tests use.
 set(CONDENSE_WITH_MPI OFF)
+set(CONDENSE_OPEN_MPI OFF)
 if(CONDENSE_MPI)
   if(CONDENSE_MPI STREQUAL "AUTO")
     find_package(MPI COMPONENTS C QUIET)
@@ -10,6 +12,12 @@ if(CONDENSE_MPI)
   set(CONDENSE_WITH_MPI ${MPI_C_FOUND})
   if(MPI_C_FOUND)
     message(STATUS "MPI: ${MPIEXEC_EXECUTABLE} (${MPI_C_LIBRARIES})")
+    if(MPIEXEC_EXECUTABLE)
+      execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE version ERROR_QUIET)
+      if(version MATCHES "Open MPI|OpenRTE")
+        set(CONDENSE_OPEN_MPI ON)
+      endif()
+    endif()
   else()
     message(STATUS "MPI: not found; `condense lab run` works on one machine (Debian: openmpi-bin, libopenmpi-dev)")
   endif()
