@@ -11,7 +11,7 @@ from lab_case import LabTest, SPEC, host
 
 SMALL = SPEC.replace("[0, 300]", "[0, 200, 400]").replace("[300, 400]", "[300]")
 N_SMALL = 12  # 3 groups of 4
-LONG = SPEC.replace("tokens = 17", "tokens = 129").replace("[0, 300]", "[0, 100, 200, 300]")
+LONG = SPEC.replace("tokens = 17", "tokens = 65").replace("[0, 300]", "[0, 100, 200, 300]")
 N_LONG = 32  # 8 groups of 4
 
 

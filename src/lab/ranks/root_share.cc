@@ -73,7 +73,7 @@ class RootShare : public RankedShare {
   }
 
   Status Agree(const Json& plan) override {
-    const Status planned = WaitForAll([](const Rank& rank) { return !rank.plan.is_null(); });
+    Status planned = WaitForAll([](const Rank& rank) { return !rank.plan.is_null(); });
     if (!planned.ok()) return planned;
     const std::lock_guard lock(mutex_);
     for (int rank = 1; rank < n_ranks(); ++rank) {
