@@ -51,7 +51,7 @@ class ExperimentsRunTest : public FolderTest {
       run.model_sha256 = model.sha256();
       return run;
     };
-    return RunLab(*plugin_, options, {});
+    return RunLab(*plugin_, options, {}, *WorkAlone());
   }
 
   // Runs it twice; the cells that it left, by policy.
