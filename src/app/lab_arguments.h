@@ -19,7 +19,6 @@ struct LabFlags {
   int n_threads = 0;  // 0: the physical cores
   std::string k_type = "f16", v_type = "f16";
   std::string folder = "lab";  // --out, or what `status` and `export` name
-  bool csv = false;
 };
 
 // `lab` and what is below it.
