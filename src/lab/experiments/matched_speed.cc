@@ -55,12 +55,7 @@ class MatchedSpeed : public Experiment {
   Result<std::vector<Cell>> Plan(LabModel& model) override {
     const Result<std::vector<PrefixRow>> rows = RowsOfPolicies(model, policies_);
     if (!rows.ok()) return Error{rows.error()};
-    Result<std::vector<LabPrefix>> prefixes = PlanPrefixes(model, prefixes_);
-    if (!prefixes.ok()) return Error{prefixes.error()};
-    rows_.ClearCells();
-    for (LabPrefix& prefix : prefixes.value())
-      rows_.Add("matched-speed", std::move(prefix), rows.value(), n_speed_pairs_);
-    return rows_.cells();
+    return rows_.Plan(model, prefixes_, rows.value(), n_speed_pairs_);
   }
 
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
@@ -71,7 +66,7 @@ class MatchedSpeed : public Experiment {
   PrefixSpec prefixes_;
   std::vector<std::string> policies_;
   int n_speed_pairs_ = 0;
-  PrefixRows rows_;
+  PrefixRows rows_{"matched-speed"};
 };
 
 using TeacherChoice = const TeacherFigure* (*)(const RowRun&);
