@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -16,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "base/whole_file.h"
 #include "decode/sha256.h"
 #include "decode/stop.h"
 #include "lab/lab_costs.h"
@@ -33,9 +33,9 @@ Result<std::string> CopySpec(const std::string& folder, const LabSpec& spec) {
     const std::string name = number == 1 ? spec.info->name + ".toml"
                                          : fmt::format("{}-{}.toml", spec.info->name, number);
     const std::string path = (fs::path(folder) / name).string();
-    if (std::ifstream in(path, std::ios::binary); in) {
-      const std::string there(std::istreambuf_iterator<char>(in), {});
-      if (there == spec.text) return name;
+    if (std::error_code error; fs::exists(path, error)) {
+      const Result<std::string> there = ReadWholeFile(path);
+      if (there.ok() && there.value() == spec.text) return name;
       continue;
     }
     std::ofstream out(path, std::ios::binary);
@@ -67,7 +67,7 @@ class LabRunner {
     const Clock::time_point planning = Clock::now();
     const Status planned = Plan();
     if (!planned.ok()) return Error{planned.error()};
-    Spend("planning", SecondsSince(planning));
+    Spend("planning", SecondsSince(planning) - loading_seconds_);
     if (outcome_.n_left() > 0) {
       const Status opened = Open();
       if (!opened.ok()) return Error{opened.error()};
@@ -98,11 +98,15 @@ class LabRunner {
     if (model_ && model_->file().path == path) return Status();
     model_.reset();
     const Clock::time_point start = Clock::now();
+    std::string& sha256 = sha256s_[path];
     Result<std::unique_ptr<LabModel>> model =
-        LabModel::Load(path, plugin_, {options_.k_type, options_.v_type});
+        LabModel::Load(path, plugin_, {options_.k_type, options_.v_type, sha256});
     if (!model.ok()) return Error{model.error()};
     model_ = std::move(model.value());
-    Spend("loading models", SecondsSince(start));
+    sha256 = model_->sha256();
+    const double seconds = SecondsSince(start);
+    loading_seconds_ += seconds;
+    Spend("loading models", seconds);
     return Status();
   }
 
@@ -153,7 +157,7 @@ class LabRunner {
 
   bool IsKept(const Cell& cell) const {
     const FinishedCell* known = kept_.Find(cell.experiment, cell.id);
-    return known != nullptr && known->end["state"] != "failed";
+    return known != nullptr && !known->failed();
   }
 
   // Everything that the run writes before its first cell.
@@ -219,7 +223,7 @@ class LabRunner {
     for (const LabGroup& group : groups_) {
       for (const Cell& cell : group.cells) {
         const FinishedCell* known = kept_.Find(cell.experiment, cell.id);
-        if (known == nullptr) continue;
+        if (known == nullptr || known->end["state"] != CellRecord().state) continue;
         costs_.Add(cell.experiment, known->end.value("name", ""), group.n_rows,
                    known->end.value("seconds", 0.0));
         for (const Json& line : known->lines) {
@@ -242,18 +246,23 @@ class LabRunner {
     return !IsKept(cell) && !finished_.contains({cell.experiment, cell.id});
   }
 
-  // Seconds of all that is left; `share` of the cell under way is done.
-  double SecondsLeft(const Cell* under_way, double share) const {
+  // Seconds of all that is left; `share` of the cell under way is done. Asked at every step, while
+  // what is left changes with cells: summed up once for each.
+  double SecondsLeft(const Cell* under_way, double share) {
+    if (!seconds_left_) seconds_left_ = SumSecondsLeft();
+    if (under_way == nullptr || !IsPending(*under_way)) return *seconds_left_;
+    return *seconds_left_ -
+           share * costs_.Expected(under_way->experiment, PolicyPart(*under_way), running_->n_rows);
+  }
+
+  double SumSecondsLeft() const {
     double left = 0;
     for (const LabGroup& group : groups_) {
       bool any = false;
       for (const Cell& cell : group.cells) {
         if (!IsPending(cell)) continue;
         any = true;
-        const double seconds = costs_.Expected(cell.experiment, PolicyPart(cell), group.n_rows);
-        const bool is_it = under_way != nullptr && cell.id == under_way->id &&
-                           cell.experiment == under_way->experiment;
-        left += is_it ? seconds * (1 - share) : seconds;
+        left += costs_.Expected(cell.experiment, PolicyPart(cell), group.n_rows);
       }
       if (any && &group != running_)
         left += costs_.Expected(group.cells[0].experiment, LabCosts::kPrefill, group.n_rows);
@@ -261,7 +270,12 @@ class LabRunner {
     return left;
   }
 
-  LabProgress Progress() const {
+  void AddCost(const Cell& cell, const std::string& part, int n_rows, double seconds) {
+    costs_.Add(cell.experiment, part, n_rows, seconds);
+    seconds_left_.reset();
+  }
+
+  LabProgress Progress() {
     return {outcome_.n_cells, outcome_.n_kept + outcome_.n_done, outcome_.n_failed, "",
             SecondsLeft(nullptr, 0)};
   }
@@ -279,7 +293,10 @@ class LabRunner {
   std::optional<RecordWriter> writer_;
   std::unique_ptr<LabModel> model_;
   std::string written_model_;
+  std::map<std::string, std::string> sha256s_;  // of models, by file
+  double loading_seconds_ = 0;
   LabCosts costs_;
+  std::optional<double> seconds_left_;  // nothing where cells or costs have changed since
   LabOutcome outcome_;
   const LabGroup* running_ = nullptr;  // its prefill is done or under way
 };
@@ -333,7 +350,7 @@ class RunningGroup : public GroupRun {
 
   const FinishedCell* Kept(const std::string& id) override {
     const FinishedCell* known = runner_.kept_.Find(group_.cells[0].experiment, id);
-    return known != nullptr && known->end["state"] != "failed" ? known : nullptr;
+    return known != nullptr && !known->failed() ? known : nullptr;
   }
 
   void Working(const Cell& cell, double share) override {
@@ -350,7 +367,7 @@ class RunningGroup : public GroupRun {
 
   void Spent(const std::string& part, double seconds) override {
     runner_.Spend(part, seconds);
-    runner_.costs_.Add(group_.cells[0].experiment, part, group_.n_rows, seconds);
+    runner_.AddCost(group_.cells[0], part, group_.n_rows, seconds);
   }
 
   void Warn(const std::string& text) override {
@@ -365,12 +382,12 @@ class RunningGroup : public GroupRun {
     const Status written = Write(CellLine(cell, end));
     if (!written.ok()) return written;
     runner_.finished_.insert({cell.experiment, cell.id});
+    runner_.seconds_left_.reset();
     const bool failed = end.state == "failed";
     (failed ? runner_.outcome_.n_failed : runner_.outcome_.n_done) += 1;
-    if (!failed) {
-      runner_.Spend("cells of " + end.name, end.seconds);
-      runner_.costs_.Add(cell.experiment, end.name, group_.n_rows, end.seconds);
-    }
+    if (!failed) runner_.Spend("cells of " + end.name, end.seconds);
+    if (end.state == CellRecord().state)
+      runner_.AddCost(cell, end.name, group_.n_rows, end.seconds);
     if (runner_.events_.on_cell) runner_.events_.on_cell(cell, end);
     return Status();
   }
@@ -397,7 +414,7 @@ class RunningGroup : public GroupRun {
     if (!runner_.events_.on_progress) return;
     LabProgress progress = runner_.Progress();
     progress.doing = doing;
-    progress.seconds_left = runner_.SecondsLeft(cell, share);
+    if (cell != nullptr) progress.seconds_left = runner_.SecondsLeft(cell, share);
     runner_.events_.on_progress(progress);
   }
 
@@ -428,6 +445,7 @@ bool LabRunner::RunGroup(const LabGroup& group) {
     return false;
   }
   running_ = &group;
+  seconds_left_.reset();
   const bool go_on = RunningGroup(*this, group).Run(*jobs_[group.job].experiment);
   running_ = nullptr;
   return go_on;
