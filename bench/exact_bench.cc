@@ -111,7 +111,7 @@ class Bench {
     session_ = std::move(opened.value());
     // What a policy asks of prompts is kept of those that come after it was in force.
     for (const Arm& arm : arms_) {
-      const std::string policy = PolicyOfDraft(arm.draft);
+      const std::string& policy = arm.draft.policy;
       const Status set = policy.empty() ? Status() : policies_->Set(policy);
       if (!set.ok()) return set;
     }

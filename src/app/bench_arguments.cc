@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "app/flag_groups.h"
+
 namespace condense {
 namespace {
 
@@ -11,9 +13,7 @@ CLI::App* AddOne(CLI::App& bench, BenchFlags& flags, const char* name, What what
                  const char* description) {
   CLI::App* one = bench.add_subcommand(name, description);
   one->callback([&flags, what] { flags.what = what; });
-  one->add_option("-t,--threads", flags.n_threads, "threads; default: the physical cores")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N");
+  AddThreads(one, flags.n_threads);
   one->add_option("--rounds", flags.n_rounds, "rounds in which all arms take their turns")
       ->check(CLI::Range(1, 100000))
       ->type_name("N");
@@ -38,17 +38,6 @@ void AddRows(CLI::App* one, BenchFlags& flags, const char* help, bool several = 
   }
 }
 
-void AddTypes(CLI::App* one, BenchFlags& flags) {
-  one->add_option("--cache-type-k", flags.k_type,
-                  "(-ctk) type of cached keys: f16, bf16, q8_0, f32")
-      ->type_name("TYPE")
-      ->capture_default_str();
-  one->add_option("--cache-type-v", flags.v_type,
-                  "(-ctv) type of cached values: f16, bf16, q8_0, f32")
-      ->type_name("TYPE")
-      ->capture_default_str();
-}
-
 void AddShape(CLI::App* one, BenchFlags& flags) {
   AddRows(one, flags, "rows of the cache; default: 8192");
   one->add_option("-m,--model", flags.model, "GGUF file whose heads are taken")->type_name("FILE");
@@ -61,7 +50,7 @@ void AddShape(CLI::App* one, BenchFlags& flags) {
   one->add_option("--head-dim", flags.head_dim, "channels of a head; default: 64")
       ->check(CLI::Range(1, 4096))
       ->type_name("N");
-  AddTypes(one, flags);
+  AddCacheTypes(one, flags.k_type, flags.v_type);
 }
 
 void AddLayers(CLI::App* one, BenchFlags& flags) {
@@ -136,7 +125,7 @@ CLI::App* AddBench(CLI::App& app, BenchFlags& flags) {
   CLI::App* candidate = AddOne(*bench, flags, "candidate", What::kCandidate,
                                "every query of a sequence over 96 given rows, 12 heads of 64");
   AddRows(candidate, flags, "lengths of the sequence; default: 8192,32768,65536,131072", true);
-  AddTypes(candidate, flags);
+  AddCacheTypes(candidate, flags.k_type, flags.v_type);
   AddCheck(candidate, flags);
   AddHost(candidate, flags);
 
@@ -144,7 +133,7 @@ CLI::App* AddBench(CLI::App& app, BenchFlags& flags) {
       AddOne(*bench, flags, "single", What::kSingle,
              "one query at 131K rows: GPT-2-sized and grouped, fresh scan and reuse");
   AddRows(single, flags, "rows of the cache; default: 131072");
-  AddTypes(single, flags);
+  AddCacheTypes(single, flags.k_type, flags.v_type);
   AddLayers(single, flags);
   AddCheck(single, flags);
   AddHost(single, flags);

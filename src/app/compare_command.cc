@@ -63,7 +63,7 @@ std::string Legend(const std::vector<CompareRow>& rows, int n_generate) {
   text += "control is dense attention summed in another order: the noise floor of this model\n";
   for (const CompareRow& row : rows) {
     const PolicyRecord& record = row.teachers[0];
-    if (record.policy == "dense" || record.policy == "control") continue;
+    if (IsBaseline(record.policy)) continue;
     uint64_t n_fallback = 0;
     std::string reasons;
     for (const auto& [reason, count] : record.fallbacks) {

@@ -62,25 +62,31 @@ void AddModel(CLI::App* app, DecodeFlags& flags) {
       ->type_name("FILE");
 }
 
+void AddThreads(CLI::App* app, int& n_threads) {
+  app->add_option("-t,--threads", n_threads, "threads; default: the physical cores")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+}
+
+void AddCacheTypes(CLI::App* app, std::string& k_type, std::string& v_type) {
+  app->add_option("--cache-type-k", k_type, "(-ctk) type of cached keys: f16, bf16, q8_0, f32")
+      ->type_name("TYPE")
+      ->capture_default_str();
+  app->add_option("--cache-type-v", v_type, "(-ctv) type of cached values: f16, bf16, q8_0, f32")
+      ->type_name("TYPE")
+      ->capture_default_str();
+}
+
 void AddCache(CLI::App* app, DecodeFlags& flags) {
   app->add_option("-c,--ctx-size", flags.n_context, "context in tokens; default: as long as needed")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
-  app->add_option("-t,--threads", flags.n_threads, "threads; default: the physical cores")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N");
+  AddThreads(app, flags.n_threads);
   app->add_option("--flash-attn", flags.flash_attention,
                   "(-fa) on, always: the plug-in serves flash attention")
       ->check(CLI::IsMember({"on"}))
       ->type_name("on");
-  app->add_option("--cache-type-k", flags.k_type,
-                  "(-ctk) type of cached keys: f16, bf16, q8_0, f32")
-      ->type_name("TYPE")
-      ->capture_default_str();
-  app->add_option("--cache-type-v", flags.v_type,
-                  "(-ctv) type of cached values: f16, bf16, q8_0, f32")
-      ->type_name("TYPE")
-      ->capture_default_str();
+  AddCacheTypes(app, flags.k_type, flags.v_type);
 }
 
 void AddModes(CLI::App* run, RunFlags& flags) {

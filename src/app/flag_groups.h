@@ -1,6 +1,8 @@
 // Flags that several commands share, and the commands that are made of little else.
 #pragma once
 
+#include <string>
+
 #include "app/arguments.h"
 
 namespace CLI {
@@ -9,7 +11,9 @@ class App;
 
 namespace condense {
 
-void AddModel(CLI::App* app, DecodeFlags& flags);  // -m
+void AddModel(CLI::App* app, DecodeFlags& flags);                             // -m
+void AddThreads(CLI::App* app, int& n_threads);                               // -t
+void AddCacheTypes(CLI::App* app, std::string& k_type, std::string& v_type);  // -ctk, -ctv
 void AddCache(CLI::App* app, DecodeFlags& flags);  // -c, -t, -fa, -ctk, -ctv
 
 void AddOffset(CLI::App* app, int64_t& offset);  // --offset

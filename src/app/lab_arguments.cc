@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "app/flag_groups.h"
+
 namespace condense {
 namespace {
 
@@ -48,17 +50,8 @@ CLI::App* AddLab(CLI::App& app, LabFlags& flags) {
       ->type_size(1)
       ->allow_extra_args(false);
   run->add_option("--texts", flags.texts, "folder of the texts that specs name")->type_name("DIR");
-  run->add_option("-t,--threads", flags.n_threads, "threads; default: the physical cores")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N");
-  run->add_option("--cache-type-k", flags.k_type,
-                  "(-ctk) type of cached keys: f16, bf16, q8_0, f32")
-      ->type_name("TYPE")
-      ->capture_default_str();
-  run->add_option("--cache-type-v", flags.v_type,
-                  "(-ctv) type of cached values: f16, bf16, q8_0, f32")
-      ->type_name("TYPE")
-      ->capture_default_str();
+  AddThreads(run, flags.n_threads);
+  AddCacheTypes(run, flags.k_type, flags.v_type);
   run->add_option("--lost-after", flags.lost_after,
                   "under mpirun: a process of which nothing is heard for so long is lost; its cell "
                   "fails, the others run what is left")
@@ -71,7 +64,7 @@ CLI::App* AddLab(CLI::App& app, LabFlags& flags) {
   CLI::App* exported =
       AddOne(*lab, flags, "export", What::kExport, "write a folder's records in another form");
   AddFolder(exported, flags);
-  exported->add_flag("--csv", flags.csv, "one CSV file a kind of record, in DIR/csv")->required();
+  exported->add_flag("--csv")->required()->description("one CSV file a kind of record, in DIR/csv");
   return lab;
 }
 

@@ -20,7 +20,6 @@ struct LabFlags {
   std::string k_type = "f16", v_type = "f16";
   double lost_after = 30;      // seconds
   std::string folder = "lab";  // --out, or what `status` and `export` name
-  bool csv = false;
 };
 
 // `lab` and what is below it.

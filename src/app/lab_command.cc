@@ -90,7 +90,7 @@ int ShowStatus(const std::string& folder) {
   }
   int n_shown = 0;
   for (const FinishedCell& cell : kept->cells) {
-    if (cell.end["state"] != "failed" || ++n_shown > kReasonsShown) continue;
+    if (!cell.failed() || ++n_shown > kReasonsShown) continue;
     fmt::print("failed: {} {}: {}\n", cell.experiment, cell.id, cell.end.value("reason", ""));
   }
   if (n_shown > kReasonsShown) fmt::print("… and {} more\n", n_shown - kReasonsShown);
@@ -122,8 +122,7 @@ void PrintSpent(const LabOutcome& outcome, int n_ranks) {
   std::stable_sort(spent.begin(), spent.end(),
                    [](const LabSpent& a, const LabSpent& b) { return a.seconds > b.seconds; });
   for (const LabSpent& part : spent) {
-    // Planning holds the loading of models.
-    if (part.part != "loading models") rest -= part.seconds;
+    rest -= part.seconds;
     fmt::print(" {} {} ({});", part.part, FormatDuration(part.seconds), part.n);
   }
   fmt::print(" the rest, with cells that were not finished, {}\n",

@@ -109,6 +109,10 @@ class Planner {
 
 }  // namespace
 
+bool IsBaseline(const std::string& policy) {
+  return std::find(kBaselines.begin(), kBaselines.end(), policy) != kBaselines.end();
+}
+
 std::string PrintPercent(double share) { return PrintNumber(std::round(1e8 * share) / 1e6) + "%"; }
 
 std::string PolicyName(const std::string& spec) { return spec.substr(0, spec.find(':')); }

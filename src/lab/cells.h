@@ -3,6 +3,7 @@
 // spells specs.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,6 +13,11 @@
 #include "lab/records.h"
 
 namespace condense {
+
+// Rows of every comparison, named without a spec: all others are compared with dense; the control,
+// dense in another summation order, shows the noise.
+inline constexpr std::array<const char*, 2> kBaselines = {"dense", "control"};
+bool IsBaseline(const std::string& policy);
 
 // One policy at one budget.
 struct CompareCell {

@@ -57,8 +57,8 @@ class Comparison {
     Status status = Prefill();
     if (!status.ok()) return status;
     n_rows_ = static_cast<int>(spec_.cells.size()) + 2;
-    for (const char* always : {"dense", "control"}) {
-      if (!IsFinished(always)) pending_.emplace_back(always);
+    for (const char* baseline : kBaselines) {
+      if (!IsFinished(baseline)) pending_.emplace_back(baseline);
     }
     n_left_ = static_cast<int>(pending_.size());
     for (const CompareCell& cell : spec_.cells) {

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lab/lab_records.h"
@@ -24,27 +25,34 @@ Status CheckSameTokens(GroupRun& run, const LabPrefix& prefix, const PromptRecor
   return Status();
 }
 
+// A policy's row as that of one of the budgets that came to it.
+CompareRow RowOf(const CompareRow& row, const CompareCell& cell) {
+  CompareRow own = row;
+  own.cell.budget = cell.budget;
+  for (PolicyRecord& record : own.teachers) record.budget = cell.budget;
+  return own;
+}
+
 }  // namespace
 
 Status RunCompareCells(GroupRun& run, const LabPrefix& prefix, CompareSpec spec,
-                       std::span<const Cell> cells) {
-  std::map<std::string, const Cell*> by_policy;
-  for (const Cell& cell : cells) by_policy[cell.parameters["policy"]] = &cell;
+                       const RowsOfCells& rows, std::span<const Cell> cells) {
+  std::map<std::string, std::vector<const Cell*>> by_policy;
+  for (const Cell& cell : cells) {
+    const std::string policy = cell.parameters["policy"];
+    std::vector<const Cell*>& same = by_policy[policy];
+    same.push_back(&cell);
+    if (same.size() == 1 && !IsBaseline(policy)) spec.cells.push_back(rows.at(cell.id));
+  }
   const Result<Session*> session = run.OpenSession();
   if (!session.ok()) return Error{session.error()};
   spec.prompt = prefix.prompt;
   spec.text_continuation = prefix.continuation;
-  for (const char* always : {"dense", "control"}) {
-    if (by_policy.contains(always)) continue;
+  for (const char* baseline : kBaselines) {
+    if (by_policy.contains(baseline)) continue;
     CellRecord finished;
-    finished.policy = finished.name = always;
+    finished.policy = finished.name = baseline;
     spec.finished.push_back(finished);
-  }
-  const bool as_named = spec.cells.empty();
-  for (const Cell& cell : cells) {
-    const std::string policy = cell.parameters["policy"];
-    if (as_named && policy != "dense" && policy != "control")
-      spec.cells.push_back({.policy = policy, .name = PolicyName(policy)});
   }
 
   Json prompt_line;
@@ -58,18 +66,26 @@ Status RunCompareCells(GroupRun& run, const LabPrefix& prefix, CompareSpec spec,
     return CheckSameTokens(run, prefix, prompt);
   };
   events.on_steps = [&](const CompareProgress& progress) {
-    const auto cell = by_policy.find(progress.row);
-    if (cell != by_policy.end()) {
-      run.Working(*cell->second, progress.share);
+    const auto of = by_policy.find(progress.row);
+    if (of != by_policy.end()) {
+      run.Working(*of->second.front(), progress.share);
     } else {
       run.Preparing("dense continuation", 0, 0);
     }
   };
   events.on_row = [&](const CompareRow& row) {
     if (!row.warning.empty()) run.Warn(row.warning);
-    std::vector<Json> lines = RowLines(row, run.model().FileName(), run.model().sha256());
-    if (row.cell.policy == "dense") lines.insert(lines.begin(), prompt_line);
-    return run.Finish(*by_policy.at(row.cell.policy), lines, row.cell);
+    double seconds = row.cell.seconds;  // of the first; the others are there with it
+    for (const Cell* cell : by_policy.at(row.cell.policy)) {
+      const auto planned = rows.find(cell->id);
+      CompareRow own = planned == rows.end() ? row : RowOf(row, planned->second);
+      own.cell.seconds = std::exchange(seconds, 0);
+      std::vector<Json> lines = RowLines(own, run.model().FileName(), run.model().sha256());
+      if (row.cell.policy == "dense") lines.insert(lines.begin(), prompt_line);
+      const Status finished = run.Finish(*cell, lines, own.cell);
+      if (!finished.ok()) return finished;
+    }
+    return Status();
   };
   return Compare(*session.value(), run.plugin(), spec, events);
 }

@@ -26,17 +26,6 @@ void ExcludedWeights::Take(std::span<const float> logits, std::span<const uint16
   mass_ += left_out;
 }
 
-void ExcludedWeights::Add(const ExcludedWeights& other) {
-  n_rows_ += other.n_rows_;
-  n_heads_ += other.n_heads_;
-  for (size_t i = 0; i < kRoundings.size(); ++i) {
-    rows_below_[i] += other.rows_below_[i];
-    heads_below_[i] += other.heads_below_[i];
-  }
-  largest_ = std::max(largest_, other.largest_);
-  mass_ += other.mass_;
-}
-
 double ExcludedWeights::ShareOfRows(size_t i) const {
   return static_cast<double>(rows_below_[i]) / static_cast<double>(n_rows_);
 }

@@ -23,7 +23,6 @@ class ExcludedWeights {
  public:
   // One query head of one decision: its rows' logits, -inf where not visible, and those read.
   void Take(std::span<const float> logits, std::span<const uint16_t> read);
-  void Add(const ExcludedWeights& other);
 
   int64_t n_rows() const { return n_rows_; }    // left out, over heads and decisions
   int64_t n_heads() const { return n_heads_; }  // query heads times decisions

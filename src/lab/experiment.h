@@ -37,10 +37,12 @@ struct PublishedFigure {
 
 // A cell that is finished, with its lines as they were written: what a table is made of.
 struct FinishedCell {
-  std::string experiment, id, group;
+  std::string experiment, id;
   Json parameters = Json::object();
   Json end;                 // the `cell` line
   std::vector<Json> lines;  // all before it, but `step` and `rows`, which are many
+
+  bool failed() const { return end["state"] == "failed"; }
 };
 
 // A table for the terminal.
@@ -89,7 +91,8 @@ class GroupRun {
   virtual Status Fail(const Cell& cell, const std::string& reason) = 0;
 };
 
-// Made anew for each spec; reads it once, then plans and runs for one model after another.
+// Made anew for each spec; reads it once, plans for one model after another, then runs the groups
+// of them all.
 class Experiment {
  public:
   virtual ~Experiment() = default;
@@ -99,8 +102,9 @@ class Experiment {
   virtual void Read(SpecReader& spec) = 0;
 
   // The cells for a model, in the order in which they are best run: those of a group together. Ids
-  // must be unlike. Errors are for the user and are told before anything runs: a text that is too
-  // short, a layer that the model lacks, a policy that the plug-in refuses.
+  // must be unlike. All models are planned before the first cell runs. Errors are for the user and
+  // are told before anything runs: a text that is too short, a layer that the model lacks, a policy
+  // that the plug-in refuses.
   virtual Result<std::vector<Cell>> Plan(LabModel& model) = 0;
 
   // Runs `cells`, all of one group, in any order, each from the state at the end of the prefill, so

@@ -6,16 +6,14 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <set>
 
-#include "base/test_folder.h"
-#include "decode/log.h"
 #include "decode/rewritten.h"
 #include "decode/run.h"
 #include "lab/block_recall.h"
-#include "lab/lab_folder.h"
-#include "lab/lab_run.h"
 #include "lab/observation.h"
 #include "lab/runs.h"
+#include "lab/test_lab.h"
 
 namespace condense {
 namespace {
@@ -24,34 +22,19 @@ using ::testing::HasSubstr;
 
 constexpr const char* kText = "/usr/share/common-licenses/GPL-3";
 
-class ExperimentsRunTest : public FolderTest {
+class ExperimentsRunTest : public LabTest {
  protected:
-  static void SetUpTestSuite() {
-    SetLogSink([](LogLevel, std::string_view) {});
-    Result<Plugin> plugin = Plugin::Load(CONDENSE_TEST_PLUGIN);
-    ASSERT_TRUE(plugin.ok()) << plugin.error();
-    plugin_ = std::make_unique<Plugin>(plugin.value());
-  }
-  static void TearDownTestSuite() { plugin_.reset(); }
-
-  Result<LabOutcome> Run(const std::string& name, const std::string& keys) {
-    const std::string path = Write(
-        name + ".toml", "experiment = \"" + name + "\"\ntexts = [\"" + kText + "\"]\n" + keys);
-    const Result<LabSpec> spec = ReadLabSpec(path);
-    if (!spec.ok()) return Error{spec.error()};
-    LabOptions options;
-    options.folder = Path("out");
-    options.specs = {spec.value()};
-    options.models = {CONDENSE_TEST_MODEL};
+  // On the default model, or on `models`.
+  Result<LabOutcome> RunKeys(const std::string& name, const std::string& keys,
+                             const std::vector<std::string>& models = {}) const {
+    LabOptions options = Options();
+    options.specs = {Spec(name, keys)};
+    options.models = models;
     options.n_threads = 2;
-    options.describe = [](const LabModel& model) {
-      RunRecord run;
-      run.program = "test";
-      run.model = model.FileName();
-      run.model_sha256 = model.sha256();
-      return run;
-    };
     return RunLab(*plugin_, options, {}, *WorkAlone());
+  }
+  Result<LabOutcome> Run(const std::string& name, const std::string& keys) const {
+    return RunKeys(name, "texts = [\"" + std::string(kText) + "\"]\n" + keys);
   }
 
   // Runs it twice; the cells that it left, by policy.
@@ -64,10 +47,7 @@ class ExperimentsRunTest : public FolderTest {
     EXPECT_EQ(first->n_left(), 0);
     const Result<LabOutcome> second = Run(name, keys);
     EXPECT_TRUE(second.ok() && second->n_done == 0 && second->n_kept == first->n_cells);
-    const Result<LabFolder> folder = ReadLabFolder(Path("out"));
-    EXPECT_TRUE(folder.ok()) << folder.error();
-    if (!folder.ok()) return {};
-    const std::vector<FinishedCell> cells = folder->Done(name);
+    const std::vector<FinishedCell> cells = Kept().Done(name);
     EXPECT_EQ(static_cast<int>(cells.size()), first->n_cells);
     EXPECT_FALSE(FindExperiment(name).value()->tables(cells).empty());
     std::map<std::string, FinishedCell> by_policy;
@@ -85,10 +65,7 @@ class ExperimentsRunTest : public FolderTest {
     static const Json none = Json::object();
     return none;
   }
-
-  static std::unique_ptr<Plugin> plugin_;
 };
-std::unique_ptr<Plugin> ExperimentsRunTest::plugin_;
 
 TEST_F(ExperimentsRunTest, EqualBytes) {
   const auto cells = RunWhole("equal-bytes",
@@ -100,6 +77,53 @@ TEST_F(ExperimentsRunTest, EqualBytes) {
   const Json& mean = LineOf(cells.at("mean:budget=30%"), "text");
   EXPECT_EQ(mean["budget"], 0.3);
   EXPECT_LE(mean["kv_read_share"].get<double>(), 0.301);
+}
+
+TEST_F(ExperimentsRunTest, BudgetsThatComeToTheSamePolicyShareItsRow) {
+  const Result<LabOutcome> outcome = Run("equal-bytes",
+                                         "offsets = [0]\ncontexts = [300]\ntokens = 4\n"
+                                         "policies = [\"window\"]\nbudgets = [30, 30.01, 60]\n");
+  ASSERT_TRUE(outcome.ok()) << outcome.error();
+  EXPECT_EQ(outcome->n_done, 5) << "dense, the control, three budgets";
+  std::map<double, FinishedCell> by_budget;
+  for (const FinishedCell& cell : Kept().Done("equal-bytes")) {
+    if (cell.parameters.contains("budget")) by_budget[cell.parameters["budget"]] = cell;
+  }
+  ASSERT_EQ(by_budget.size(), 3u);
+  std::set<std::string> policies;
+  for (const auto& [budget, cell] : by_budget) {
+    policies.insert(cell.parameters["policy"]);
+    EXPECT_DOUBLE_EQ(cell.end["budget"].get<double>(), budget);
+    EXPECT_DOUBLE_EQ(LineOf(cell, "text")["budget"].get<double>(), budget);
+  }
+  EXPECT_EQ(policies.size(), 2u);
+}
+
+TEST_F(ExperimentsRunTest, AllModelsArePlannedBeforeTheFirstRuns) {
+  const Result<LabOutcome> outcome =
+      RunKeys("heavy-hitter",
+              "text = \"" + std::string(kText) + "\"\noffset = 0\ncontexts = [300]\n" +
+                  "depths = [0.5]\nfacts = 1\ndistractors = 0\ntokens = 2\n" + "stream_text = \"" +
+                  kText + "\"\nstream_offsets = [100]\nstream = 200\n" +
+                  "positions = 4\npolicies = [\"mean:blocks=2\"]\n",
+              {ModelNamed("one.gguf"), ModelNamed("two.gguf")});
+  ASSERT_TRUE(outcome.ok()) << outcome.error();
+  EXPECT_EQ(outcome->n_done, 12) << "a needle and a stream, three rows each, on two models";
+  std::set<std::string> models;
+  for (const FinishedCell& cell : Kept().Done("heavy-hitter"))
+    models.insert(cell.parameters["model"]);
+  EXPECT_EQ(models.size(), 2u);
+  double spent = 0;
+  for (const LabSpent& part : outcome->spent) spent += part.seconds;
+  EXPECT_LE(spent, outcome->seconds) << "no time counts twice";
+}
+
+TEST_F(ExperimentsRunTest, ATextByTwoNamesIsRefused) {
+  const std::string again = "/usr/share/../share/common-licenses/GPL-3";
+  const std::string texts = "texts = [\"" + std::string(kText) + "\", \"" + again + "\"]\n";
+  EXPECT_THAT(RunKeys("survival", texts + "offsets = [0]\ncontexts = [200]\ntokens = 4\n").error(),
+              HasSubstr("texts holds '" + again + "'"));
+  EXPECT_THAT(Run("survival", "offsets = [7, 7]\n").error(), HasSubstr("offsets holds 7 twice"));
 }
 
 TEST_F(ExperimentsRunTest, CausesDecodeRowsAgain) {

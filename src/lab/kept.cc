@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+
+#include "base/whole_file.h"
 
 namespace condense {
 namespace {
@@ -151,10 +149,9 @@ std::string Shown(const Json& value) { return value.is_null() ? "nothing" : valu
 Result<KeptRecords> ReadKept(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return KeptRecords();
-  std::ifstream in(path, std::ios::binary);
-  const std::string bytes(std::istreambuf_iterator<char>(in), {});
-  if (!in.is_open() || in.bad())
-    return Error{fmt::format("cannot read records '{}': {}", path, std::strerror(errno))};
+  const Result<std::string> read = ReadWholeFile(path);
+  if (!read.ok()) return Error{fmt::format("cannot read records '{}': {}", path, read.error())};
+  const std::string& bytes = read.value();
   const size_t n = std::min(bytes.size(), Beginning().size());
   if (bytes.compare(0, n, Beginning(), 0, n) != 0) {
     return Error{

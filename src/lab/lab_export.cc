@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <span>
 
 #include "base/text.h"
 #include "lab/lab_folder.h"
@@ -30,9 +31,10 @@ std::string Shown(const Json& value) {
   return Quoted(value.is_string() ? value.get<std::string>() : value.dump());
 }
 
+using Columns = std::vector<std::pair<std::string, std::string>>;
+
 // The line's columns by name, nested objects flattened.
-void Flatten(const Json& json, const std::string& prefix,
-             std::vector<std::pair<std::string, std::string>>& columns) {
+void Flatten(const Json& json, const std::string& prefix, Columns& columns) {
   for (const auto& [key, value] : json.items()) {
     if (value.is_object() && key != "at") {
       Flatten(value, prefix + key + ".", columns);
@@ -51,22 +53,24 @@ struct Kind {
 };
 
 using Kinds = std::map<std::string, Kind>;
-using Parameters = std::map<std::pair<std::string, std::string>, Json>;
 
-// A line with the parameters of its cell.
-std::vector<std::pair<std::string, std::string>> ColumnsOf(const Json& line,
-                                                           const Parameters& parameters) {
-  std::vector<std::pair<std::string, std::string>> columns;
+// Of one of the lines of a cell, or the line of none: with the parameters of the cell, whose end is
+// the last.
+Columns ColumnsOf(const Json& line, std::span<const Json> lines) {
+  Columns columns;
   Flatten(line, "", columns);
-  if (!line.contains("cell") || line["record"] == "cell") return columns;
-  const auto known = parameters.find({line["experiment"], line["cell"]});
-  if (known != parameters.end()) Flatten(Json{{"parameters", known->second}}, "", columns);
+  if (&line != &lines.back()) Flatten(lines.back()["parameters"], "parameters.", columns);
   return columns;
 }
 
-Status WriteRowOf(Kind& kind, const std::vector<std::pair<std::string, std::string>>& columns) {
+// Lines with other columns, which a run has written since these were collected, are left out.
+Status WriteRowOf(Kind& kind, const Columns& columns) {
   std::vector<std::string> cells(kind.columns.size());
-  for (const auto& [name, text] : columns) cells[kind.places.at(name)] = text;
+  for (const auto& [name, text] : columns) {
+    const auto place = kind.places.find(name);
+    if (place == kind.places.end()) return Status();
+    cells[place->second] = text;
+  }
   std::string row;
   for (size_t i = 0; i < cells.size(); ++i) row += (i > 0 ? "," : "") + cells[i];
   *kind.out << row << "\r\n";
@@ -77,22 +81,16 @@ Status WriteRowOf(Kind& kind, const std::vector<std::pair<std::string, std::stri
 }  // namespace
 
 Result<std::vector<std::string>> ExportCsv(const std::string& folder) {
-  Parameters parameters;
-  Status status = ForEachLine(folder, [&](const Json& line) {
-    if (line["record"] == "cell")
-      parameters[{line["experiment"], line["cell"]}] = line.value("parameters", Json::object());
-    return Status();
-  });
   Kinds kinds;
-  if (status.ok()) {
-    status = ForEachLine(folder, [&](const Json& line) {
+  Status status = ForEachCell(folder, [&](std::span<const Json> lines) {
+    for (const Json& line : lines) {
       Kind& kind = kinds[line["record"]];
-      for (const auto& [name, text] : ColumnsOf(line, parameters)) {
+      for (const auto& [name, text] : ColumnsOf(line, lines)) {
         if (kind.places.emplace(name, kind.columns.size()).second) kind.columns.push_back(name);
       }
-      return Status();
-    });
-  }
+    }
+    return Status();
+  });
   if (!status.ok()) return Error{status.error()};
   if (kinds.empty()) {
     return Error{fmt::format("{} holds no records of the lab: name what `condense lab run` wrote",
@@ -106,14 +104,20 @@ Result<std::vector<std::string>> ExportCsv(const std::string& folder) {
   for (auto& [name, kind] : kinds) {
     kind.path = (csv / (name + ".csv")).string();
     kind.out = std::make_unique<std::ofstream>(kind.path, std::ios::binary);
-    std::vector<std::pair<std::string, std::string>> titles;
+    Columns titles;
     for (const std::string& column : kind.columns) titles.emplace_back(column, Quoted(column));
     status = WriteRowOf(kind, titles);
     if (!status.ok()) return Error{status.error()};
     paths.push_back(kind.path);
   }
-  status = ForEachLine(folder, [&](const Json& line) {
-    return WriteRowOf(kinds.at(line["record"]), ColumnsOf(line, parameters));
+  status = ForEachCell(folder, [&](std::span<const Json> lines) {
+    for (const Json& line : lines) {
+      const auto kind = kinds.find(line["record"]);
+      if (kind == kinds.end()) continue;  // likewise
+      const Status written = WriteRowOf(kind->second, ColumnsOf(line, lines));
+      if (!written.ok()) return written;
+    }
+    return Status();
   });
   for (auto& [name, kind] : kinds) {
     kind.out->close();

@@ -43,7 +43,14 @@ std::vector<std::string> RecordsFiles(const std::string& folder) {
   return names;
 }
 
+bool IsWholeCell(const Json& line) {
+  const auto parameters = line.find("parameters");
+  return line.contains("cell") && parameters != line.end() && parameters->is_object() &&
+         line.value("state", Json()).is_string();
+}
+
 // Hands over the lines of one file that count, a cell's at once; gives the bytes up to the last.
+// An error of `take` is given back as it is.
 Result<uint64_t> ReadFile(const std::string& path,
                           const std::function<Status(std::vector<Json>& lines)>& take) {
   std::ifstream in(path, std::ios::binary);
@@ -78,10 +85,12 @@ Result<uint64_t> ReadFile(const std::string& path,
         (lines[0]["cell"] != json["cell"] || lines[0]["experiment"] != json["experiment"])) {
       lines.clear();
     }
+    if (kind == "cell" && !IsWholeCell(json))
+      return damaged("is a cell without state or parameters");
     lines.push_back(std::move(json));
     if (of_cell && kind != "cell") continue;
     const Status taken = take(lines);
-    if (!taken.ok()) return damaged(taken.error());
+    if (!taken.ok()) return Error{taken.error()};
     lines.clear();
     whole = at;
   }
@@ -94,16 +103,12 @@ Result<uint64_t> ReadFile(const std::string& path,
 
 class LabFolderReader {
  public:
-  Status Take(std::vector<Json>& lines) {
+  void Take(std::vector<Json>& lines) {
     const std::string kind = lines.back()["record"];
     if (kind == "run") kept_.runs.push_back(std::move(lines.back()));
     if (kind == "plan") kept_.plans.push_back(std::move(lines.back()));
     if (kind == "published") kept_.published.push_back(std::move(lines.back()));
-    if (kind != "cell") return Status();
-    Result<FinishedCell> cell = MakeFinishedCell(std::move(lines));
-    if (!cell.ok()) return Error{cell.error()};
-    kept_.Add(std::move(cell.value()));
-    return Status();
+    if (kind == "cell") kept_.Add(MakeFinishedCell(std::move(lines)).value());
   }
   LabFolder& kept() { return kept_; }
 
@@ -112,17 +117,13 @@ class LabFolderReader {
 };
 
 Result<FinishedCell> MakeFinishedCell(std::vector<Json> lines) {
+  if (!IsWholeCell(lines.back())) return Error{"is a cell without state or parameters"};
   FinishedCell cell;
   cell.end = std::move(lines.back());
   lines.pop_back();
-  const auto parameters = cell.end.find("parameters");
-  if (parameters == cell.end.end() || !parameters->is_object() ||
-      !cell.end.value("state", Json()).is_string())
-    return Error{"is a cell without state or parameters"};
-  cell.parameters = *parameters;
+  cell.parameters = cell.end["parameters"];
   cell.experiment = cell.end["experiment"];
   cell.id = cell.end["cell"];
-  cell.group = cell.end.value("group", "");
   for (Json& line : lines) {
     if (line["record"] != "step" && line["record"] != "rows") cell.lines.push_back(std::move(line));
   }
@@ -133,7 +134,7 @@ void LabFolder::Add(FinishedCell cell) {
   const auto [place, is_new] = places_.emplace(std::pair(cell.experiment, cell.id), cells.size());
   if (is_new) {
     cells.push_back(std::move(cell));
-  } else if (cell.end["state"] != "failed" || cells[place->second].end["state"] == "failed") {
+  } else if (!cell.failed() || cells[place->second].failed()) {
     cells[place->second] = std::move(cell);
   }
 }
@@ -188,7 +189,7 @@ std::vector<FinishedCell> LabFolder::Done(const std::string& experiment) const {
     if (plan.value("experiment", "") != experiment) continue;
     for (const Json& id : plan.value("cells", Json::array())) {
       const FinishedCell* cell = id.is_string() ? Find(experiment, id) : nullptr;
-      if (cell == nullptr || cell->end["state"] == "failed" || taken[cell->id]) continue;
+      if (cell == nullptr || cell->failed() || taken[cell->id]) continue;
       taken[cell->id] = true;
       done.push_back(*cell);
     }
@@ -200,24 +201,22 @@ Result<LabFolder> ReadLabFolder(const std::string& folder) {
   LabFolderReader reader;
   for (const std::string& name : RecordsFiles(folder)) {
     const Result<uint64_t> n_bytes =
-        ReadFile((fs::path(folder) / name).string(),
-                 [&](std::vector<Json>& lines) { return reader.Take(lines); });
+        ReadFile((fs::path(folder) / name).string(), [&](std::vector<Json>& lines) {
+          reader.Take(lines);
+          return Status();
+        });
     if (!n_bytes.ok()) return Error{n_bytes.error()};
     reader.kept().n_bytes[name] = n_bytes.value();
   }
   return std::move(reader.kept());
 }
 
-Status ForEachLine(const std::string& folder, const std::function<Status(const Json& line)>& take) {
+Status ForEachCell(const std::string& folder,
+                   const std::function<Status(std::span<const Json> lines)>& take) {
   for (const std::string& name : RecordsFiles(folder)) {
     const Result<uint64_t> n_bytes =
-        ReadFile((fs::path(folder) / name).string(), [&](std::vector<Json>& lines) {
-          for (const Json& line : lines) {
-            const Status status = take(line);
-            if (!status.ok()) return status;
-          }
-          return Status();
-        });
+        ReadFile((fs::path(folder) / name).string(),
+                 [&](const std::vector<Json>& lines) { return take(lines); });
     if (!n_bytes.ok()) return Error{n_bytes.error()};
   }
   return Status();

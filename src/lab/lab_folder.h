@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,8 +56,10 @@ Result<FinishedCell> MakeFinishedCell(std::vector<Json> lines);
 // this schema (the schema named), or is damaged before its end (file and line named).
 Result<LabFolder> ReadLabFolder(const std::string& folder);
 
-// Every line of whole cells and every line of no cell, in order: what an export is made of.
-Status ForEachLine(const std::string& folder, const std::function<Status(const Json& line)>& take);
+// What an export is made of, in order: the lines of a whole cell at once, its end last, and lines
+// of no cell one by one. An error of `take` ends it and is given back.
+Status ForEachCell(const std::string& folder,
+                   const std::function<Status(std::span<const Json> lines)>& take);
 
 // "records-0.jsonl"
 std::string RecordsFileName(int rank);

@@ -1,14 +1,17 @@
 // Folders of the lab: what is read of what a killed run left, at every byte; mixed schemas, damage,
-// the lock, the program's identity.
+// the lock, the program's identity; and what an export makes of them.
 #include "lab/lab_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "base/test_folder.h"
+#include "base/whole_file.h"
 #include "lab/lab_costs.h"
+#include "lab/lab_export.h"
 #include "lab/lab_records.h"
 
 namespace condense {
@@ -16,6 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class LabFolderTest : public FolderTest {
  protected:
@@ -94,8 +98,8 @@ TEST_F(LabFolderTest, LinesOfAKilledRunBetweenOthersAreIgnored) {
   EXPECT_THAT(Policies(kept), ElementsAre("mean", "dense"));
   EXPECT_EQ(kept.cells[0].lines.size(), 2u);
   int n_lines = 0;
-  ASSERT_TRUE(ForEachLine(folder_, [&](const Json&) {
-                ++n_lines;
+  ASSERT_TRUE(ForEachCell(folder_, [&](std::span<const Json> lines) {
+                n_lines += static_cast<int>(lines.size());
                 return Status();
               }).ok());
   EXPECT_EQ(n_lines, 2 + 4 + 4);
@@ -135,6 +139,35 @@ TEST_F(LabFolderTest, OtherSchemasAndDamageAreNamed) {
   EXPECT_THAT(ErrorOfRead(), HasSubstr("line 1 is no `run` line"));
   Write("records-1.jsonl", Line(MadeRun()) + "{\"schema\":1,\"record\":\"cell\",\"cell\":7}\n");
   EXPECT_THAT(ErrorOfRead(), HasSubstr("line 2 names no experiment"));
+  Write("records-1.jsonl", Line(MadeRun()) + "{\"schema\":1,\"record\":\"cell\"}\n");
+  EXPECT_THAT(ErrorOfRead(), HasSubstr("line 2 is a cell without state or parameters"));
+}
+
+TEST_F(LabFolderTest, AnExportHasARowALine) {
+  Write("records-0.jsonl", Line(MadeRun()) + CellLines("dense") + CellLines("mean"));
+  const Result<std::vector<std::string>> files = ExportCsv(folder_);
+  ASSERT_TRUE(files.ok()) << files.error();
+  EXPECT_THAT(files.value(),
+              ElementsAre(Path("csv/cell.csv"), Path("csv/layer.csv"), Path("csv/policy.csv"),
+                          Path("csv/run.csv"), Path("csv/step.csv")));
+  EXPECT_EQ(ReadWholeFile(Path("csv/layer.csv")).value(),
+            "schema,record,experiment,cell,policy,parameters.model,parameters.context,"
+            "parameters.policy\r\n"
+            "1,layer,survival,context=64 model=m@1 policy=dense,dense,m@1,64,dense\r\n"
+            "1,layer,survival,context=64 model=m@1 policy=mean,mean,m@1,64,mean\r\n");
+}
+
+TEST_F(LabFolderTest, AnExportOntoAFullDiskIsNoDamage) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full on this system";
+  std::string lines = Line(MadeRun());
+  for (int i = 0; i < 1000; ++i) lines += CellLines("mean:blocks=" + std::to_string(i));
+  Write("records-0.jsonl", lines);
+  std::filesystem::create_directory(Path("csv"));
+  std::filesystem::create_symlink("/dev/full", Path("csv/layer.csv"));
+  const Result<std::vector<std::string>> files = ExportCsv(folder_);
+  ASSERT_FALSE(files.ok());
+  EXPECT_THAT(files.error(), HasSubstr("cannot write '" + Path("csv/layer.csv")));
+  EXPECT_THAT(files.error(), Not(HasSubstr("records-0.jsonl")));
 }
 
 TEST_F(LabFolderTest, AnotherProgramIsRefusedByName) {

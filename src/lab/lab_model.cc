@@ -2,13 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "base/text.h"
+#include "base/whole_file.h"
 #include "decode/sha256.h"
 
 namespace condense {
@@ -51,7 +48,8 @@ Result<std::unique_ptr<LabModel>> LabModel::Load(const std::string& path, const 
   Result<ModelFile> file = ReadModelFile(path);
   if (!file.ok()) return Error{file.error()};
   loaded->file_ = std::move(file.value());
-  Result<std::string> sha256 = FileSha256(path);
+  Result<std::string> sha256 =
+      options.sha256.empty() ? FileSha256(path) : Result<std::string>(options.sha256);
   if (!sha256.ok()) return Error{sha256.error()};
   loaded->sha256_ = std::move(sha256.value());
   Result<std::unique_ptr<Model>> model = Model::Load(path);
@@ -82,10 +80,10 @@ Result<const LabText*> LabModel::Text(const std::string& name) {
   if (known != texts_.end()) return known->second.get();
   auto text = std::make_unique<LabText>();
   text->path = path.value();
-  std::ifstream in(text->path, std::ios::binary);
-  text->bytes.assign(std::istreambuf_iterator<char>(in), {});
-  if (!in.is_open() || in.bad())
-    return Error{fmt::format("cannot read text {}: {}", Quote(text->path), std::strerror(errno))};
+  Result<std::string> bytes = ReadWholeFile(text->path);
+  if (!bytes.ok())
+    return Error{fmt::format("cannot read text {}: {}", Quote(text->path), bytes.error())};
+  text->bytes = std::move(bytes.value());
   if (text->bytes.empty()) return Error{fmt::format("text {} is empty", Quote(text->path))};
   text->sha256 = TextSha256(text->bytes);
   text->tokens = model_->Tokenise(text->bytes);

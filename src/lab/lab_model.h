@@ -17,7 +17,6 @@ namespace condense {
 
 // A file's text as a model's tokens.
 struct LabText {
-  std::string name;          // as the spec names it
   std::string path, sha256;  // of the file
   std::string bytes;
   std::vector<Token> tokens;  // of the whole file; no BOS
@@ -33,8 +32,10 @@ class LabModel {
  public:
   struct Options {
     std::string k_type = "f16", v_type = "f16";  // llama.cpp's spelling
+    std::string sha256{};                        // of the file where it is known; "": taken
   };
-  // Loads the file and takes its hash. Errors: a file that is no model, a stop.
+  // Loads the file and, where it is not known, takes its hash. Errors: a file that is no model, a
+  // stop.
   static Result<std::unique_ptr<LabModel>> Load(const std::string& path, const Plugin& plugin,
                                                 const Options& options);
 
@@ -42,7 +43,7 @@ class LabModel {
   const ModelFile& file() const { return file_; }
   const Plugin& plugin() const { return plugin_; }
   const std::string& sha256() const { return sha256_; }
-  const Options& options() const { return options_; }
+  const std::string& v_type() const { return options_.v_type; }  // llama.cpp's spelling
   // "SmolLM2-135M-Instruct.Q4_1.gguf@1a2b3c4d": file and the beginning of its hash.
   std::string Name() const;
   std::string FileName() const;  // without its folder

@@ -7,10 +7,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <set>
 
 #include "base/text.h"
+#include "base/whole_file.h"
 #include "lab/cells.h"
 
 namespace condense {
@@ -32,11 +32,9 @@ Result<LabSpec> ReadLabSpec(const std::string& named) {
   }
   LabSpec spec;
   spec.path = named;
-  std::error_code error;
-  if (fs::is_directory(named, error)) return Error{SpecPlace(named, 0) + "is a folder"};
-  std::ifstream in(named, std::ios::binary);
-  if (!in) return Error{SpecPlace(named, 0) + "cannot be read: " + std::strerror(errno)};
-  spec.text.assign(std::istreambuf_iterator<char>(in), {});
+  Result<std::string> text = ReadWholeFile(named);
+  if (!text.ok()) return Error{SpecPlace(named, 0) + "cannot be read: " + text.error()};
+  spec.text = std::move(text.value());
   Result<SpecReader> reader = SpecReader::Parse(spec.text, named, "experiment = \"\"");
   if (!reader.ok()) return Error{reader.error()};
   if (!reader->Given("experiment")) {
@@ -57,9 +55,9 @@ Result<std::string> CopySpec(const std::string& folder, const LabSpec& spec) {
     const std::string name = number == 1 ? spec.info->name + ".toml"
                                          : fmt::format("{}-{}.toml", spec.info->name, number);
     const std::string path = (fs::path(folder) / name).string();
-    if (std::ifstream in(path, std::ios::binary); in) {
-      const std::string there(std::istreambuf_iterator<char>(in), {});
-      if (there == spec.text) return name;
+    if (std::error_code error; fs::exists(path, error)) {
+      const Result<std::string> there = ReadWholeFile(path);
+      if (there.ok() && there.value() == spec.text) return name;
       continue;
     }
     std::ofstream out(path, std::ios::binary);
@@ -74,8 +72,7 @@ Result<std::string> CopySpec(const std::string& folder, const LabSpec& spec) {
 
 Result<LabJob> MakeLabJob(LabSpec spec, const std::vector<std::string>& models,
                           const std::string& default_model) {
-  const std::string shown = spec.path.empty() ? spec.info->name : spec.path;
-  Result<SpecReader> reader = SpecReader::Parse(spec.text, shown, spec.info->default_spec);
+  Result<SpecReader> reader = SpecReader::Parse(spec.text, spec.Name(), spec.info->default_spec);
   if (!reader.ok()) return Error{reader.error()};
   LabJob job;
   reader->Text("experiment");
@@ -99,13 +96,17 @@ Result<std::vector<LabGroup>> PlanLabGroups(const LabJob& job, size_t job_idx, L
   model.SetTextPlaces(
       {texts, job.spec.path.empty() ? "" : fs::path(job.spec.path).parent_path().string()});
   Result<std::vector<Cell>> cells = job.experiment->Plan(model);
-  const std::string where = job.spec.path.empty() ? job.spec.info->name : job.spec.path;
+  const std::string& where = job.spec.Name();
   if (!cells.ok()) return Error{where + ": " + cells.error()};
   if (cells->empty()) return Error{where + ": the spec asks for no cell"};
   std::vector<LabGroup> groups;
   std::set<std::string> ids;
   for (Cell& cell : cells.value()) {
-    CONDENSE_CHECK(ids.insert(cell.id).second);
+    if (!ids.insert(cell.id).second) {
+      return Error{
+          fmt::format("{}: two values of the spec come to the same cell, {}: leave one of them out",
+                      where, cell.id)};
+    }
     const auto known = std::find_if(groups.begin(), groups.end(), [&](const LabGroup& group) {
       return group.cells[0].group == cell.group;
     });

@@ -17,6 +17,9 @@ struct LabSpec {
   const ExperimentInfo* info = nullptr;
   std::string path;  // "" for the default spec
   std::string text;
+
+  // How messages name it: its path, or the experiment's name.
+  const std::string& Name() const { return path.empty() ? info->name : path; }
 };
 
 // `named`: a file (its name ends in .toml or has a slash), whose key `experiment` says which it is

@@ -42,7 +42,7 @@ class LabRunner {
     const Clock::time_point planning = Clock::now();
     const Status planned = Plan();
     if (!planned.ok()) return Error{planned.error()};
-    SpendHere("planning", SecondsSince(planning));
+    SpendHere("planning", SecondsSince(planning) - loading_seconds_);
     const Status agreed = share_.Agree(AgreedPlan(run_lines_, groups_));
     if (!agreed.ok()) return Error{agreed.error()};
     if (outcome_.n_left() > 0 && share_.rank() == 0) {
@@ -80,11 +80,15 @@ class LabRunner {
     if (model_ && model_->file().path == path) return Status();
     model_.reset();
     const Clock::time_point start = Clock::now();
+    std::string& sha256 = sha256s_[path];
     Result<std::unique_ptr<LabModel>> model =
-        LabModel::Load(path, plugin_, {options_.k_type, options_.v_type});
+        LabModel::Load(path, plugin_, {options_.k_type, options_.v_type, sha256});
     if (!model.ok()) return Error{model.error()};
     model_ = std::move(model.value());
-    SpendHere("loading models", SecondsSince(start));
+    sha256 = model_->sha256();
+    const double seconds = SecondsSince(start);
+    loading_seconds_ += seconds;
+    SpendHere("loading models", seconds);
     return Status();
   }
 
@@ -135,7 +139,7 @@ class LabRunner {
 
   bool IsKept(const Cell& cell) const {
     const FinishedCell* known = kept_.Find(cell.experiment, cell.id);
-    return known != nullptr && known->end["state"] != "failed";
+    return known != nullptr && !known->failed();
   }
 
   // Everything that the run writes before its first cell, by rank 0.
@@ -206,7 +210,7 @@ class LabRunner {
     for (const LabGroup& group : groups_) {
       for (const Cell& cell : group.cells) {
         const FinishedCell* known = kept_.Find(cell.experiment, cell.id);
-        if (known == nullptr) continue;
+        if (known == nullptr || known->end["state"] != CellRecord().state) continue;
         costs_.Add(cell.experiment, known->end.value("name", ""), group.n_rows,
                    known->end.value("seconds", 0.0));
         for (const Json& line : known->lines) {
@@ -222,18 +226,23 @@ class LabRunner {
     return !IsKept(cell) && !finished_.contains({cell.experiment, cell.id});
   }
 
-  // Seconds of all that is left; `share` of the cell under way is done.
-  double SecondsLeft(const Cell* under_way, double share) const {
+  // Seconds of all that is left; `share` of the cell under way is done. Asked at every step, while
+  // what is left changes with cells: summed up once for each.
+  double SecondsLeft(const Cell* under_way, double share) {
+    if (!seconds_left_) seconds_left_ = SumSecondsLeft();
+    if (under_way == nullptr || !IsPending(*under_way)) return *seconds_left_;
+    return *seconds_left_ -
+           share * costs_.Expected(under_way->experiment, PolicyOf(*under_way), running_->n_rows);
+  }
+
+  double SumSecondsLeft() const {
     double left = 0;
     for (const LabGroup& group : groups_) {
       bool any = false;
       for (const Cell& cell : group.cells) {
         if (!IsPending(cell)) continue;
         any = true;
-        const double seconds = costs_.Expected(cell.experiment, PolicyOf(cell), group.n_rows);
-        const bool is_it = under_way != nullptr && cell.id == under_way->id &&
-                           cell.experiment == under_way->experiment;
-        left += is_it ? seconds * (1 - share) : seconds;
+        left += costs_.Expected(cell.experiment, PolicyOf(cell), group.n_rows);
       }
       if (any && &group != running_)
         left += costs_.Expected(group.cells[0].experiment, LabCosts::kPrefill, group.n_rows);
@@ -241,9 +250,14 @@ class LabRunner {
     return left;
   }
 
+  void AddCost(const Cell& cell, const std::string& part, int n_rows, double seconds) {
+    costs_.Add(cell.experiment, part, n_rows, seconds);
+    seconds_left_.reset();
+  }
+
   // `cell` is under way here, where it is not null. Ranks share what is left as if evenly.
   LabProgress Progress(const Cell* cell = nullptr, double share = 0,
-                       const std::string& doing = "") const {
+                       const std::string& doing = "") {
     return {outcome_.n_cells, outcome_.n_kept + outcome_.n_done, outcome_.n_failed,
             doing + share_.Others(), SecondsLeft(cell, share) / share_.n_at_work()};
   }
@@ -269,7 +283,10 @@ class LabRunner {
   std::optional<RecordWriter> writer_;
   std::unique_ptr<LabModel> model_;
   std::string written_model_;
+  std::map<std::string, std::string> sha256s_;  // of models, by file
+  double loading_seconds_ = 0;
   LabCosts costs_;
+  std::optional<double> seconds_left_;  // nothing where cells or costs have changed since
   LabOutcome outcome_;
   const LabGroup* running_ = nullptr;  // its prefill is done or under way
 };
@@ -320,7 +337,7 @@ class RunningGroup : public GroupRun {
 
   const FinishedCell* Kept(const std::string& id) override {
     const FinishedCell* known = runner_.kept_.Find(group_.cells[0].experiment, id);
-    return known != nullptr && known->end["state"] != "failed" ? known : nullptr;
+    return known != nullptr && !known->failed() ? known : nullptr;
   }
 
   void Working(const Cell& cell, double share) override {
@@ -337,7 +354,7 @@ class RunningGroup : public GroupRun {
 
   void Spent(const std::string& part, double seconds) override {
     runner_.SpendHere(part, seconds);
-    runner_.costs_.Add(group_.cells[0].experiment, part, group_.n_rows, seconds);
+    runner_.AddCost(group_.cells[0], part, group_.n_rows, seconds);
   }
 
   void Warn(const std::string& text) override {
@@ -393,12 +410,11 @@ Status LabRunner::WriteCell(const std::vector<Json>& lines) {
 
 void LabRunner::Count(const LabGroup& group, const Cell& cell, const CellRecord& end) {
   finished_.insert({cell.experiment, cell.id});
+  seconds_left_.reset();
   const bool failed = end.state == "failed";
   (failed ? outcome_.n_failed : outcome_.n_done) += 1;
-  if (!failed) {
-    Spend("cells of " + end.name, end.seconds);
-    costs_.Add(cell.experiment, end.name, group.n_rows, end.seconds);
-  }
+  if (!failed) Spend("cells of " + end.name, end.seconds);
+  if (end.state == CellRecord().state) AddCost(cell, end.name, group.n_rows, end.seconds);
   if (events_.on_cell) events_.on_cell(cell, end);
 }
 
@@ -423,8 +439,7 @@ bool LabRunner::TakeNews() {
         break;
       case ShareNews::What::kSpent:
         Spend(news.text, news.seconds);
-        if (group != nullptr)
-          costs_.Add(group->cells[0].experiment, news.text, group->n_rows, news.seconds);
+        if (group != nullptr) AddCost(group->cells[0], news.text, group->n_rows, news.seconds);
         break;
       case ShareNews::What::kWarning:
         if (events_.on_warning) events_.on_warning(news.text);
@@ -472,6 +487,7 @@ bool LabRunner::RunGroup(const LabGroup& group) {
     return false;
   }
   running_ = &group;
+  seconds_left_.reset();
   const bool go_on = RunningGroup(*this, group).Run(*jobs_[group.job].experiment);
   running_ = nullptr;
   return go_on;

@@ -9,10 +9,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/test_folder.h"
-#include "decode/log.h"
 #include "decode/stop.h"
-#include "lab/lab_folder.h"
+#include "lab/test_lab.h"
 
 namespace condense {
 namespace {
@@ -22,7 +20,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // Cells 0 … n-1, two a group. Those of `fail` fail by Fail, those of `break` end RunGroup with an
-// error, at work; those of `forget` are not run at all.
+// error, at work; those of `forget` are not run at all; those of `unmet` have a budget that cannot
+// be met. `twice`: the first is planned once more.
 class Made : public Experiment {
  public:
   void Read(SpecReader& spec) override {
@@ -30,6 +29,8 @@ class Made : public Experiment {
     fail_ = spec.Ints("fail", 0, 99, 0);
     break_ = spec.Ints("break", 0, 99, 0);
     forget_ = spec.Ints("forget", 0, 99, 0);
+    unmet_ = spec.Ints("unmet", 0, 99, 0);
+    twice_ = spec.Flag("twice");
     layer_ = static_cast<int>(spec.Int("layer", 0, 1000));
     if (spec.Flag("nothing")) spec.Fail("nothing", "nothing is no experiment");
   }
@@ -41,6 +42,7 @@ class Made : public Experiment {
       shared["pair"] = i / 2;
       cells.push_back(MakeCell("made", shared, {{"number", i}, {"policy", "dense"}}, 100 + i));
     }
+    if (twice_) cells.push_back(cells[0]);
     return cells;
   }
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
@@ -58,7 +60,8 @@ class Made : public Experiment {
       if (StopRequested()) return Error{"stopped by the user"};
       CellRecord end;
       end.policy = end.name = "dense";
-      end.seconds = 2;
+      end.state = is_in(unmet_) ? "unmet" : "done";
+      end.seconds = is_in(unmet_) ? 0 : 2;
       const Status status = is_in(fail_)
                                 ? run.Fail(cell, "failed " + std::to_string(number))
                                 : run.Finish(cell, {Json{{"record", "made"}, {"x", number}}}, end);
@@ -72,7 +75,8 @@ class Made : public Experiment {
 
  private:
   int n_ = 0, layer_ = 0;
-  std::vector<int64_t> fail_, break_, forget_;
+  bool twice_ = false;
+  std::vector<int64_t> fail_, break_, forget_, unmet_;
 };
 std::vector<int64_t> Made::ran;
 int64_t Made::stop_at = -1;
@@ -83,20 +87,15 @@ CONDENSE_REGISTER_EXPERIMENT(
               .title = "cells that fail on demand",
               .repeats = "nothing",
               .default_spec = "experiment = \"made\"\nmodels = []\ncells = 6\nfail = []\n"
-                              "break = []\nforget = []\nlayer = 0\nnothing = false\n",
+                              "break = []\nforget = []\nunmet = []\ntwice = false\nlayer = 0\n"
+                              "nothing = false\n",
               .published =
                   {{.metric = "x", .value = "7", .low = 7, .high = 7, .setting = "", .source = ""}},
               .make = [] { return std::make_unique<Made>(); },
               .tables = [](std::span<const FinishedCell>) { return std::vector<LabTable>(); }});
 
-class LabRunTest : public FolderTest {
+class LabRunTest : public LabTest {
  protected:
-  static void SetUpTestSuite() {
-    SetLogSink([](LogLevel, std::string_view) {});
-    Result<Plugin> plugin = Plugin::Load(CONDENSE_TEST_PLUGIN);
-    ASSERT_TRUE(plugin.ok()) << plugin.error();
-    plugin_ = new Plugin(plugin.value());
-  }
   void SetUp() override {
     Made::ran.clear();
     Made::stop_at = -1;
@@ -105,20 +104,9 @@ class LabRunTest : public FolderTest {
   void TearDown() override { ClearStop(); }
 
   Result<LabOutcome> Run(const std::vector<std::string>& specs) {
-    LabOptions options;
-    options.folder = Path("out");
-    for (const std::string& text : specs) {
-      Result<LabSpec> spec = ReadLabSpec(Write("x.toml", "experiment = \"made\"\n" + text));
-      EXPECT_TRUE(spec.ok()) << spec.error();
-      options.specs.push_back(spec.value());
-    }
-    options.default_model = CONDENSE_TEST_MODEL;
-    options.describe = [](const LabModel& model) {
-      RunRecord run;
-      run.program = "test";
-      run.model_sha256 = model.sha256();
-      return run;
-    };
+    LabOptions options = Options();
+    for (const std::string& keys : specs) options.specs.push_back(Spec("made", keys));
+    options.models = models_;
     options.check_memory = [&](const ModelFile&, int n_rows) {
       return n_rows <= most_rows_ ? Status() : Status(Error{"no memory"});
     };
@@ -137,14 +125,18 @@ class LabRunTest : public FolderTest {
     EXPECT_TRUE(outcome.ok()) << outcome.error();
     return outcome.ok() ? outcome.value() : LabOutcome();
   }
-  LabFolder Kept() const { return ReadLabFolder(Path("out")).value(); }
+  static double SpentOn(const LabOutcome& outcome, const std::string& part) {
+    for (const LabSpent& spent : outcome.spent) {
+      if (spent.part == part) return spent.seconds;
+    }
+    return 0;
+  }
 
-  static Plugin* plugin_;
+  std::vector<std::string> models_;
   int most_rows_ = 1000;
   std::vector<std::string> reasons_;
   std::vector<LabProgress> progress_;
 };
-Plugin* LabRunTest::plugin_ = nullptr;
 
 TEST_F(LabRunTest, RunsEachCellOnce) {
   LabOutcome outcome = RunWell({""});
@@ -204,6 +196,7 @@ TEST_F(LabRunTest, WhatCannotWorkIsSaidBeforeAnythingRuns) {
   EXPECT_THAT(Run({"nothing = true\n"}).error(),
               HasSubstr("x.toml', line 2: nothing is no experiment"));
   EXPECT_THAT(Run({"cels = 3\n"}).error(), HasSubstr("did you mean 'cells'?"));
+  EXPECT_THAT(Run({"twice = true\n"}).error(), HasSubstr("number=0 pair=0 policy=dense"));
   most_rows_ = 104;
   EXPECT_THAT(Run({""}).error(), HasSubstr("no memory"));
   EXPECT_THAT(Made::ran, IsEmpty());
@@ -227,6 +220,27 @@ TEST_F(LabRunTest, EstimatesFromWhatCellsCost) {
   ASSERT_NE(cells, outcome.spent.end());
   EXPECT_EQ(cells->n, 4);
   EXPECT_DOUBLE_EQ(cells->seconds, 8);
+  EXPECT_GT(SpentOn(outcome, "loading models"), 0);
+  EXPECT_LE(SpentOn(outcome, "planning") + SpentOn(outcome, "loading models"), outcome.seconds)
+      << "no time counts twice";
+}
+
+TEST_F(LabRunTest, OnlyWhatWasDoneTellsWhatCellsCost) {
+  RunWell({"cells = 4\nunmet = [0, 1]\nfail = [2, 3]\n"});
+  for (const LabProgress& progress : progress_)
+    EXPECT_TRUE(std::isnan(progress.seconds_left)) << progress.doing;
+  RunWell({"cells = 4\n"});
+  ASSERT_EQ(progress_.size(), 2u) << "those that failed";
+  EXPECT_TRUE(std::isnan(progress_[0].seconds_left)) << "neither do those of an earlier run";
+  EXPECT_NEAR(progress_[1].seconds_left, 1, 0.1);
+}
+
+TEST_F(LabRunTest, EveryModelHasItsCells) {
+  models_ = {ModelNamed("one.gguf"), ModelNamed("two.gguf")};
+  const LabOutcome outcome = RunWell({"cells = 3\n"});
+  EXPECT_EQ(outcome.n_done, 6);
+  EXPECT_THAT(Made::ran, ElementsAre(0, 1, 2, 0, 1, 2));
+  EXPECT_EQ(Kept().runs.size(), 2u);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "lab/cells.h"
+#include "lab/compare_cells.h"
 #include "lab/experiment.h"
 #include "lab/prefix_spec.h"
 
@@ -23,16 +24,18 @@ struct PrefixRow {
 
 class PrefixRows {
  public:
-  // Forgets what was planned for the model before; a group's prefix is needed until it has run.
-  // `experiment`: its name. `rows`: without dense and the control, which are always there.
-  // `timing`: pairs of dense and sparse blocks a row; 0: none.
-  void Add(const std::string& experiment, LabPrefix prefix, std::span<const PrefixRow> rows,
-           int n_speed_pairs);
+  explicit PrefixRows(std::string experiment) : experiment_(std::move(experiment)) {}
 
-  // Of all prefixes, in the order of Add. dense and control come first.
-  const std::vector<Cell>& cells() const { return cells_; }
-  void ClearCells() { cells_.clear(); }
+  // Appends the cells of a prefix to `cells`, dense and the control first, and keeps what they are
+  // run with. `rows`: without these two, which are always there. `n_speed_pairs`: pairs of dense
+  // and sparse blocks a row; 0: none.
+  void Add(LabPrefix prefix, std::span<const PrefixRow> rows, int n_speed_pairs,
+           std::vector<Cell>& cells);
+  // The cells of all prefixes of a spec, with the same rows each. Errors: of PlanPrefixes.
+  Result<std::vector<Cell>> Plan(LabModel& model, const PrefixSpec& prefixes,
+                                 std::span<const PrefixRow> rows, int n_speed_pairs);
 
+  // Of a group that was added, for whichever model.
   const LabPrefix& PrefixOf(const std::string& group) const { return groups_.at(group).prefix; }
   // Runs the cells, of one group that was added.
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) const;
@@ -41,9 +44,9 @@ class PrefixRows {
   struct Planned {
     LabPrefix prefix;
     int n_speed_pairs = 0;
-    std::map<std::string, CompareCell> rows;  // by policy
+    RowsOfCells rows;
   };
-  std::vector<Cell> cells_;
+  const std::string experiment_;
   std::map<std::string, Planned> groups_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/text.h"
 
@@ -45,10 +46,16 @@ PrefixSpec ReadPrefixSpec(SpecReader& spec) {
 
 Result<std::vector<LabPrefix>> PlanPrefixes(LabModel& model, const PrefixSpec& spec) {
   std::vector<LabPrefix> prefixes;
+  std::map<std::string, std::string> named;  // texts as the spec names them, by parameter
   const bool add_bos = model.model().add_bos();
   for (const std::string& name : spec.texts) {
     const Result<const LabText*> text = model.Text(name);
     if (!text.ok()) return Error{text.error()};
+    const std::string parameter = LabModel::TextParameter(*text.value());
+    if (const auto [first, is_new] = named.emplace(parameter, name); !is_new) {
+      return Error{fmt::format("texts holds {}, which is the same text as {}: leave one out",
+                               Quote(name), Quote(first->second))};
+    }
     const std::vector<Token>& tokens = text.value()->tokens;
     for (int64_t context : spec.contexts) {
       const int n_rows = static_cast<int>(context) + add_bos + spec.n_generate;
@@ -59,13 +66,12 @@ Result<std::vector<LabPrefix>> PlanPrefixes(LabModel& model, const PrefixSpec& s
         if (!fits.ok()) return Error{fits.error()};
         LabPrefix prefix;
         prefix.shared = model.Parameters();
-        prefix.shared["text"] = LabModel::TextParameter(*text.value());
+        prefix.shared["text"] = parameter;
         prefix.shared["context"] = context;
         prefix.shared["offset"] = offset;
         prefix.text = name;
         prefix.text_sha256 = text.value()->sha256;
         prefix.offset = offset;
-        prefix.context = static_cast<int>(context);
         prefix.n_rows = n_rows;
         if (add_bos) prefix.prompt.push_back(model.model().bos());
         const auto begin = tokens.begin() + offset;

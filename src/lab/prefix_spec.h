@@ -27,15 +27,14 @@ struct LabPrefix {
   Json shared;                    // LabModel::Parameters() with context, text and offset
   std::string text, text_sha256;  // as the spec names it; of the whole file
   int64_t offset = 0;
-  int context = 0;
   int n_rows = 0;                   // of the KV cache: prompt and generated tokens
   std::vector<Token> prompt;        // BOS first where the model asks for one
   std::vector<Token> continuation;  // the text's own next n_generate tokens
 };
 
 // Every text × context × offset, in this order. Errors: a text that is shorter than a prefix and
-// its continuation, a context beyond what the model takes; both numbers named. An experiment keeps
-// them by their group, CellId(shared), until it runs.
+// its continuation, or is named twice, a context beyond what the model takes; both numbers named.
+// An experiment keeps them by their group, CellId(shared), until it runs.
 Result<std::vector<LabPrefix>> PlanPrefixes(LabModel& model, const PrefixSpec& spec);
 
 }  // namespace condense

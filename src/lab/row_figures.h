@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/cells.h"
 #include "lab/experiment.h"
 #include "metrics/stats.h"
 
@@ -54,7 +55,7 @@ struct RowRuns {
   std::vector<RowRun> runs;  // with figures
   std::vector<RowRun> unmet;
 
-  bool IsBaseline() const { return policy == "dense" || policy == "control"; }
+  bool IsBaseline() const { return condense::IsBaseline(policy); }
   int horizon() const;
   int n_survived() const;
   std::vector<double> All(const std::function<double(const RowRun&)>& figure) const;

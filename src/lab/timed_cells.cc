@@ -147,12 +147,11 @@ class ExactPairs {
 
   Result<double> ExactBlock() {
     PolicySwitch policies(work_.plugin());
-    Result<std::vector<std::unique_ptr<DraftSource>>> sources = ParseDraft("lookup", policies);
-    if (!sources.ok()) return Error{sources.error()};
     ExactOptions options;
     options.most_rows = probe_.equal_rows;
     const Result<std::unique_ptr<ExactDecoder>> decoder =
-        ExactDecoder::Make(work_.session, policies, std::move(sources.value()), options);
+        ExactDecoder::Make(work_.session, work_.plugin(),
+                           MakeDrafts({.looks_up = true, .policy = ""}, policies), options);
     if (!decoder.ok()) return Error{decoder.error()};
     ExactDecoder& exact = *decoder.value();
     std::vector<Token> history = work_.prefix.prompt;
@@ -214,8 +213,8 @@ bool IsTimedWay(const std::string& policy) {
 bool IsHostWay(const std::string& policy) { return policy == kHostFlash || policy == kHostNoFlash; }
 
 Status CheckTimedWay(const LabModel& model, const std::string& way) {
-  if (way == kExactLookup) return CheckDecodesExactly(model.model());
-  const std::string& v_type = model.options().v_type;
+  if (way == kExactLookup) return CheckRowsCanBeRemoved(model.model());
+  const std::string& v_type = model.v_type();
   if (way == kHostNoFlash && v_type == "q8_0") {
     return Error{
         fmt::format("llama.cpp keeps no values of type {} without flash attention", v_type)};

@@ -124,7 +124,7 @@ class Tuner {
       return nullptr;
     };
     const Take take = [&](const CompareRow& row) {
-      if (row.cell.policy == "control" || row.cell.policy == "dense") return;
+      if (IsBaseline(row.cell.policy)) return;
       const int rung = searches[at].Next();
       TuneTrial trial;
       trial.policy = row.cell.policy;

@@ -100,14 +100,10 @@ class Causes : public Experiment {
         rows.push_back(row.value());
       }
     }
-    Result<std::vector<LabPrefix>> prefixes = PlanPrefixes(model, prefixes_);
-    if (!prefixes.ok()) return Error{prefixes.error()};
     if (model.model().has_recurrent_state())
       return Error{
           "rows of models with recurrent state cannot be decoded again: drift cannot be measured"};
-    rows_.ClearCells();
-    for (LabPrefix& prefix : prefixes.value()) rows_.Add("causes", std::move(prefix), rows, 0);
-    return rows_.cells();
+    return rows_.Plan(model, prefixes_, rows, /*n_speed_pairs=*/0);
   }
 
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
@@ -133,7 +129,7 @@ class Causes : public Experiment {
   PrefixSpec prefixes_;
   std::string policy_;
   std::vector<int64_t> supports_;
-  PrefixRows rows_;
+  PrefixRows rows_{"causes"};
 };
 
 // The rows of one setting, by support and part.
@@ -151,7 +147,7 @@ struct Parts {
   }
   // Null where it is not finished.
   const RowRuns* Find(int64_t support, const std::string& part) const {
-    if (part == "control" || part == "dense") return setting->Find(part);
+    if (IsBaseline(part)) return setting->Find(part);
     for (const RowRuns& row : setting->rows) {
       if (row.parameters.value("support", int64_t{0}) == support &&
           row.parameters.value("part", "") == part && !row.runs.empty())
@@ -185,7 +181,7 @@ LabTable RowsTable(const Parts& parts, bool has_text) {
                           MeanText(row.All(GreedyKl)), MatchText(PoolMatch(row, TextOf)),
                           has_text ? MeanText(row.All(TextKl)) : "-"});
   };
-  for (const char* baseline : {"dense", "control"}) {
+  for (const char* baseline : kBaselines) {
     if (const RowRuns* row = setting.Find(baseline)) add("-", baseline, *row);
   }
   for (int64_t support : parts.supports) {

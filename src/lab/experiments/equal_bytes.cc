@@ -64,7 +64,7 @@ class EqualBytes : public Experiment {
   Result<std::vector<Cell>> Plan(LabModel& model) override {
     Result<std::vector<LabPrefix>> prefixes = PlanPrefixes(model, prefixes_);
     if (!prefixes.ok()) return Error{prefixes.error()};
-    rows_.ClearCells();
+    std::vector<Cell> cells;
     const Json policies = Json::parse(model.plugin().PoliciesJson());
     for (LabPrefix& prefix : prefixes.value()) {
       const Result<CellPlan> plan =
@@ -80,9 +80,9 @@ class EqualBytes : public Experiment {
         if (cell.budget) row.own["budget"] = *cell.budget;
         rows.push_back(std::move(row));
       }
-      rows_.Add("equal-bytes", std::move(prefix), rows, n_speed_pairs_);
+      rows_.Add(std::move(prefix), rows, n_speed_pairs_, cells);
     }
-    return rows_.cells();
+    return cells;
   }
 
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
@@ -110,7 +110,7 @@ class EqualBytes : public Experiment {
   std::vector<std::string> names_;
   std::vector<double> budgets_;
   int n_speed_pairs_ = 0;
-  PrefixRows rows_;
+  PrefixRows rows_{"equal-bytes"};
   std::vector<std::string> told_, left_out_;  // left_out_: not told yet
 };
 
@@ -227,7 +227,7 @@ LabTable BudgetTable(const RowSetting& setting, const Budget& budget) {
                 (budget.share == 0 ? ", policies that take no budget"
                                    : ", " + PercentText(budget.share) + " of dense's bytes");
   table.columns = Columns();
-  for (const char* baseline : {"dense", "control"}) {
+  for (const char* baseline : kBaselines) {
     if (const RowRuns* row = setting.Find(baseline)) table.rows.push_back(RowTexts(*row, ""));
   }
   for (const RowRuns* row : budget.rows) table.rows.push_back(RowTexts(*row, Mark(budget, *row)));

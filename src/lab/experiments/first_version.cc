@@ -106,17 +106,14 @@ class FirstVersion : public Experiment {
   Result<std::vector<Cell>> Plan(LabModel& model) override {
     const Result<std::vector<PrefixRow>> rows = RowsOfPolicies(model, policies_);
     if (!rows.ok()) return Error{rows.error()};
-    Result<std::vector<LabPrefix>> prefixes = PlanPrefixes(model, prefixes_);
-    if (!prefixes.ok()) return Error{prefixes.error()};
-    rows_.ClearCells();
-    for (const LabPrefix& prefix : prefixes.value())
-      rows_.Add("first-version", prefix, rows.value(), 0);
+    const Result<std::vector<Cell>> planned =
+        rows_.Plan(model, prefixes_, rows.value(), /*n_speed_pairs=*/0);
+    if (!planned.ok()) return planned;
     // The weights of a row are a cell beside it, of the same prefill.
     std::vector<Cell> cells;
-    for (const Cell& cell : rows_.cells()) {
+    for (const Cell& cell : planned.value()) {
       cells.push_back(cell);
-      const std::string policy = cell.parameters["policy"];
-      if (policy == "dense" || policy == "control") continue;
+      if (IsBaseline(cell.parameters["policy"])) continue;
       Cell weights = cell;
       weights.parameters["part"] = kWeights;
       weights.parameters["decisions"] = n_weight_decisions_;
@@ -190,7 +187,7 @@ class FirstVersion : public Experiment {
   PrefixSpec prefixes_;
   std::vector<std::string> policies_;
   int n_weight_decisions_ = 0;
-  PrefixRows rows_;
+  PrefixRows rows_{"first-version"};
 };
 
 // The weights of a policy in one setting, over layers and prefixes.
@@ -276,7 +273,7 @@ LabTable WeightsTable(const RowSetting& setting, const std::map<std::string, Wei
     texts.push_back(PercentText(sums.mass / sums.n_heads, 2));
     table.rows.push_back(std::move(texts));
   }
-  for (const char* baseline : {"dense", "control"}) {
+  for (const char* baseline : kBaselines) {
     std::vector<std::string> texts(table.columns.size(), "-");
     texts[0] = baseline;
     texts[1] = "0";

@@ -9,8 +9,8 @@
 #include <map>
 #include <set>
 
-#include "lab/compare_cells.h"
 #include "lab/experiment.h"
+#include "lab/prefix_rows.h"
 #include "lab/row_figures.h"
 #include "lab/tasks/item_table.h"
 #include "lab/tasks/needle_items.h"
@@ -60,7 +60,6 @@ PublishedFigure Perplexity(const char* policy, const char* value, double figure)
 }
 
 bool IsStream(const Json& parameters) { return parameters.contains("stream"); }
-bool IsBaseline(const std::string& policy) { return policy == "dense" || policy == "control"; }
 
 // Where the needles of a policy stood: what was asked elsewhere is no row of the same table.
 struct Places {
@@ -217,38 +216,31 @@ class HeavyHitter : public Experiment {
   }
 
   Result<std::vector<Cell>> Plan(LabModel& model) override {
-    plan_ = ItemPlan();
-    const Status planned = PlanNeedles(model, kName, grid_, /*unlike=*/true, plan_);
+    std::vector<Cell> cells;
+    const Status planned = PlanNeedles(model, grid_, /*unlike=*/true, needles_, cells);
     if (!planned.ok()) return Error{planned.error()};
-    std::vector<Cell> cells = plan_.cells();
-    const Result<std::vector<std::string>> rows = RowsOf(model, grid_.policies);
+    const Result<std::vector<PrefixRow>> rows = RowsOfPolicies(model, grid_.policies);
     if (!rows.ok()) return Error{rows.error()};
     Result<std::vector<LabPrefix>> prefixes = PlanPrefixes(model, streams_);
     if (!prefixes.ok()) return Error{prefixes.error()};
     for (LabPrefix& prefix : prefixes.value()) {
       prefix.shared["stream"] = n_stream_;
-      for (const std::string& row : rows.value())
-        cells.push_back(MakeCell(kName, prefix.shared, Json{{"policy", row}}, prefix.n_rows));
-      prefixes_[cells.back().group] = std::move(prefix);
+      rows_.Add(std::move(prefix), rows.value(), /*n_speed_pairs=*/0, cells);
     }
     return cells;
   }
 
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
-    const auto prefix = prefixes_.find(cells[0].group);
-    if (prefix == prefixes_.end()) return plan_.RunGroup(run, cells);
-    CompareSpec spec;
-    spec.n_generate = streams_.n_generate;
-    spec.n_speed_pairs = 0;
-    return RunCompareCells(run, prefix->second, std::move(spec), cells);
+    return IsStream(cells[0].parameters) ? rows_.RunGroup(run, cells)
+                                         : needles_.RunGroup(run, cells);
   }
 
  private:
   NeedleGrid grid_;
   PrefixSpec streams_;
   int64_t n_stream_ = 0;
-  ItemPlan plan_;
-  std::map<std::string, LabPrefix> prefixes_;  // by group
+  ItemPlan needles_{kName};
+  PrefixRows rows_{kName};
 };
 
 CONDENSE_REGISTER_EXPERIMENT(

@@ -179,7 +179,7 @@ class Mass : public Experiment {
       }
       groups_[CellId(prefix.shared)] = std::move(prefix);
     }
-    arms_ = std::move(arms);
+    arms_.merge(arms);
     return cells;
   }
 

@@ -74,9 +74,6 @@ class MatchedSpeed : public Experiment {
   Result<std::vector<Cell>> Plan(LabModel& model) override {
     const Result<std::vector<PrefixRow>> rows = RowsOfPolicies(model, policies_);
     if (!rows.ok()) return Error{rows.error()};
-    Result<std::vector<LabPrefix>> prefixes = PlanPrefixes(model, prefixes_);
-    if (!prefixes.ok()) return Error{prefixes.error()};
-    rows_.ClearCells();
     left_out_.clear();
     std::vector<std::string> beside;
     for (const std::string& way : beside_) {
@@ -87,11 +84,11 @@ class MatchedSpeed : public Experiment {
         left_out_.push_back(fmt::format("{} is left out: {}", way, can.error()));
       }
     }
+    Result<std::vector<LabPrefix>> prefixes = PlanPrefixes(model, prefixes_);
+    if (!prefixes.ok()) return Error{prefixes.error()};
     std::vector<Cell> cells;
     for (LabPrefix& prefix : prefixes.value()) {
-      const size_t n_before = rows_.cells().size();
-      rows_.Add("matched-speed", std::move(prefix), rows.value(), n_speed_pairs_);
-      cells.insert(cells.end(), rows_.cells().begin() + n_before, rows_.cells().end());
+      rows_.Add(std::move(prefix), rows.value(), n_speed_pairs_, cells);
       const Cell last = cells.back();
       const Json& shared = rows_.PrefixOf(last.group).shared;
       for (const std::string& way : beside)
@@ -118,7 +115,7 @@ class MatchedSpeed : public Experiment {
   PrefixSpec prefixes_;
   std::vector<std::string> policies_, beside_;
   int n_speed_pairs_ = 0;
-  PrefixRows rows_;
+  PrefixRows rows_{"matched-speed"};
   std::vector<std::string> left_out_;  // of `beside`: not told yet
 };
 

@@ -92,10 +92,10 @@ class Needle : public Experiment {
  public:
   void Read(SpecReader& spec) override { grid_ = ReadNeedleGrid(spec); }
   Result<std::vector<Cell>> Plan(LabModel& model) override {
-    plan_ = ItemPlan();
-    const Status planned = PlanNeedles(model, kName, grid_, /*unlike=*/false, plan_);
+    std::vector<Cell> cells;
+    const Status planned = PlanNeedles(model, grid_, /*unlike=*/false, plan_, cells);
     if (!planned.ok()) return Error{planned.error()};
-    return plan_.cells();
+    return cells;
   }
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
     return plan_.RunGroup(run, cells);
@@ -103,7 +103,7 @@ class Needle : public Experiment {
 
  private:
   NeedleGrid grid_;
-  ItemPlan plan_;
+  ItemPlan plan_{kName};
 };
 
 CONDENSE_REGISTER_EXPERIMENT(

@@ -85,7 +85,7 @@ class Ruler : public Experiment {
   }
 
   Result<std::vector<Cell>> Plan(LabModel& model) override {
-    plan_ = ItemPlan();
+    std::vector<Cell> cells;
     const Result<std::vector<std::string>> rows = RowsOf(model, policies_);
     if (!rows.ok()) return Error{rows.error()};
     const Result<TaskTokeniser> tokeniser = TokeniserOf(model.model(), form_);
@@ -106,12 +106,12 @@ class Ruler : public Experiment {
           shared["task"] = task;
           shared["sample"] = sample;
           const Status added =
-              plan_.Add(model, kName, shared, item.value(), SparseFrom::kAnswer, rows.value());
+              plan_.Add(model, shared, item.value(), SparseFrom::kAnswer, rows.value(), cells);
           if (!added.ok()) return Error{added.error()};
         }
       }
     }
-    return plan_.cells();
+    return cells;
   }
 
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
@@ -124,7 +124,7 @@ class Ruler : public Experiment {
   int n_samples_ = 0;
   uint64_t seed_ = 0;
   std::string form_;
-  ItemPlan plan_;
+  ItemPlan plan_{kName};
 };
 
 CONDENSE_REGISTER_EXPERIMENT(ruler,

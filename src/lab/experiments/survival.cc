@@ -79,12 +79,7 @@ class Survival : public Experiment {
   Result<std::vector<Cell>> Plan(LabModel& model) override {
     const Result<std::vector<PrefixRow>> rows = RowsOfPolicies(model, policies_);
     if (!rows.ok()) return Error{rows.error()};
-    Result<std::vector<LabPrefix>> prefixes = PlanPrefixes(model, prefix_spec_);
-    if (!prefixes.ok()) return Error{prefixes.error()};
-    rows_.ClearCells();
-    for (LabPrefix& prefix : prefixes.value())
-      rows_.Add("survival", std::move(prefix), rows.value(), speed_pairs_);
-    return rows_.cells();
+    return rows_.Plan(model, prefix_spec_, rows.value(), speed_pairs_);
   }
 
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
@@ -95,7 +90,7 @@ class Survival : public Experiment {
   PrefixSpec prefix_spec_;
   std::vector<std::string> policies_;
   int speed_pairs_ = 0;
-  PrefixRows rows_;
+  PrefixRows rows_{"survival"};
 };
 
 // Rows with figures of one context after another; what else sets them apart (the horizon, the

@@ -129,8 +129,8 @@ Result<ItemRecord> AnswerItem(Session& session, const Plugin& plugin, const Task
   return record;
 }
 
-Status ItemPlan::Add(const LabModel& model, const std::string& experiment, const Json& shared,
-                     TaskItem item, SparseFrom from, std::span<const std::string> policies) {
+Status ItemPlan::Add(const LabModel& model, const Json& shared, TaskItem item, SparseFrom from,
+                     std::span<const std::string> policies, std::vector<Cell>& cells) {
   const int n_rows = static_cast<int>(item.prompt.size()) + item.n_generate;
   const int n_positions = model.model().n_positions();
   if (n_positions > 0 && n_rows > n_positions) {
@@ -139,11 +139,11 @@ Status ItemPlan::Add(const LabModel& model, const std::string& experiment, const
         "shorter contexts in the spec, or another model",
         item.prompt.size(), item.n_generate, n_rows, model.Name(), n_positions)};
   }
-  for (const std::string& policy : policies)
-    cells_.push_back(MakeCell(experiment, shared, Json{{"policy", policy}}, n_rows));
   CONDENSE_CHECK(!policies.empty());
-  const bool is_new = items_.emplace(cells_.back().group, Planned{std::move(item), from}).second;
-  CONDENSE_CHECK(is_new);
+  for (const std::string& policy : policies)
+    cells.push_back(MakeCell(experiment_, shared, Json{{"policy", policy}}, n_rows));
+  // A model that is named by two paths has the same items.
+  items_.insert_or_assign(cells.back().group, Planned{std::move(item), from});
   return Status();
 }
 
@@ -173,7 +173,6 @@ Status ItemPlan::RunGroup(GroupRun& run, std::span<const Cell> cells) const {
     end.policy = record->policy;
     end.name = PolicyName(record->policy);
     end.seconds = SecondsSince(begin);
-    run.Spent("answers", end.seconds);
     std::vector<Json> lines;
     if (BudgetUnmet(record.value())) {
       end.state = "unmet";
@@ -190,7 +189,7 @@ Status ItemPlan::RunGroup(GroupRun& run, std::span<const Cell> cells) const {
 
 Result<std::vector<std::string>> RowsOf(const LabModel& model,
                                         std::span<const std::string> policies) {
-  std::vector<std::string> rows = {"dense", "control"};
+  std::vector<std::string> rows(kBaselines.begin(), kBaselines.end());
   for (const std::string& policy : policies) {
     const Result<std::string> canonical = model.Canonical(policy);
     if (!canonical.ok()) return Error{canonical.error()};

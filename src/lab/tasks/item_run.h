@@ -42,17 +42,17 @@ Result<ItemRecord> AnswerItem(Session& session, const Plugin& plugin, const Task
 // The plug-in's spec of a row: the control has one of its own.
 std::string SpecOfRow(const std::string& policy);
 
-// An experiment's items with their cells: planned once, run by group.
+// An experiment's items, of all models: planned once, run by group.
 class ItemPlan {
  public:
-  // A cell for each policy. `shared` names the item and all that its prefill depends on. Errors:
-  // the model takes fewer positions.
-  Status Add(const LabModel& model, const std::string& experiment, const Json& shared,
-             TaskItem item, SparseFrom from, std::span<const std::string> policies);
+  explicit ItemPlan(std::string experiment) : experiment_(std::move(experiment)) {}
 
-  const std::vector<Cell>& cells() const { return cells_; }
-  bool Has(const std::string& group) const { return items_.count(group) > 0; }
-  // Runs the cells, of one group that was added.
+  // Appends a cell for each policy to `cells`. `shared` names the item and all that its prefill
+  // depends on. Errors: the model takes fewer positions.
+  Status Add(const LabModel& model, const Json& shared, TaskItem item, SparseFrom from,
+             std::span<const std::string> policies, std::vector<Cell>& cells);
+
+  // Runs the cells, of one group that was added, for whichever model.
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) const;
 
  private:
@@ -60,7 +60,7 @@ class ItemPlan {
     TaskItem item;
     SparseFrom from = SparseFrom::kAnswer;
   };
-  std::vector<Cell> cells_;
+  const std::string experiment_;
   std::map<std::string, Planned> items_;  // by group
 };
 

@@ -37,8 +37,8 @@ std::string NeedleSetting(const Json& parameters) {
                      parameters["tokens"].get<int>());
 }
 
-Status PlanNeedles(LabModel& model, const std::string& experiment, const NeedleGrid& grid,
-                   bool unlike, ItemPlan& plan) {
+Status PlanNeedles(LabModel& model, const NeedleGrid& grid, bool unlike, ItemPlan& plan,
+                   std::vector<Cell>& cells) {
   const Result<std::vector<std::string>> rows = RowsOf(model, grid.policies);
   if (!rows.ok()) return Error{rows.error()};
   const Result<TaskTokeniser> tokeniser = TokeniserOf(model.model(), grid.form);
@@ -75,8 +75,8 @@ Status PlanNeedles(LabModel& model, const std::string& experiment, const NeedleG
           shared["context"] = context;
           shared["depth"] = grid.depths[d];
           shared["fact"] = fact;
-          const Status added = plan.Add(model, experiment, shared, item.value(),
-                                        ParseSparseFrom(from).value(), rows.value());
+          const Status added = plan.Add(model, shared, item.value(), ParseSparseFrom(from).value(),
+                                        rows.value(), cells);
           if (!added.ok()) return added;
         }
       }

@@ -36,10 +36,10 @@ NeedleGrid ReadNeedleGrid(SpecReader& spec);
 // are what a table counts over.
 std::string NeedleSetting(const Json& parameters);
 
-// Every context × depth × fact × sparse_from. Where `unlike`, no two items of a context ask for the
-// same fact; else each depth has the same ones. Errors: a text that is too short or is not there, a
-// policy that the plug-in refuses, a context beyond what the model takes.
-Status PlanNeedles(LabModel& model, const std::string& experiment, const NeedleGrid& grid,
-                   bool unlike, ItemPlan& plan);
+// Appends to `cells` every context × depth × fact × sparse_from. Where `unlike`, no two items of a
+// context ask for the same fact; else each depth has the same ones. Errors: a text that is too
+// short or is not there, a policy that the plug-in refuses, a context beyond what the model takes.
+Status PlanNeedles(LabModel& model, const NeedleGrid& grid, bool unlike, ItemPlan& plan,
+                   std::vector<Cell>& cells);
 
 }  // namespace condense
