@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,50 +11,42 @@
 #include <string>
 #include <vector>
 
-#include "app/process.h"
+#include "app/test_command.h"
 
 namespace condense {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-class LabItems : public ::testing::Test {
+class LabItems : public CommandTest {
  protected:
   void SetUp() override {
-    folder_ = (fs::temp_directory_path() / ("condense_items_" + std::to_string(getpid()))).string();
-    fs::create_directories(folder_);
-    setenv("CONDENSE_MODEL", CONDENSE_TEST_MODEL, 1);
     const std::vector<std::string> who = {"miller", "baker", "smith", "clerk", "weaver"};
     const std::vector<std::string> what = {"sacks", "loaves", "nails", "letters", "ribbons"};
-    std::ofstream text(folder_ + "/story.txt");
+    std::string text;
     for (int i = 0; i < 300; ++i) {
-      text << "On day " << i + 1 << " the " << who[i % 5] << " counted " << (i * 37) % 91 << " "
-           << what[(i / 5) % 5] << " and went home. ";
+      text += "On day " + std::to_string(i + 1) + " the " + who[i % 5] + " counted " +
+              std::to_string((i * 37) % 91) + " " + what[(i / 5) % 5] + " and went home. ";
     }
+    Write("story.txt", text);
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   Outcome Run(const std::string& spec, const std::string& out,
               const std::string& threads = "1") const {
-    std::ofstream(folder_ + "/spec.toml") << spec;
-    return Process({CONDENSE_BINARY, "lab", "run", folder_ + "/spec.toml", "--out",
-                    folder_ + "/" + out, "-t", threads},
-                   folder_)
+    return Start({"lab", "run", Write("spec.toml", spec), "--out", Path(out), "-t", threads})
         .Wait();
   }
   // Lines of one kind by their cell.
   std::map<std::string, json> Lines(const std::string& out, const std::string& kind) const {
     std::map<std::string, json> lines;
-    std::istringstream in(ReadBytes(folder_ + "/" + out + "/records-0.jsonl"));
+    std::istringstream in(ReadBytes(Path(out + "/records-0.jsonl")));
     for (std::string line; std::getline(in, line);) {
       const json parsed = json::parse(line);
       if (parsed["record"] == kind) lines[parsed["cell"]] = parsed;
     }
     return lines;
   }
-  std::string folder_;
 };
 
 constexpr const char* kNeedle = R"(experiment = "needle"
@@ -182,7 +172,7 @@ policies = ["h2o:tokens=97", "mean:tokens=97"]
   const std::map<std::string, json> cells = Lines("e", "cell");
   ASSERT_EQ(cells.size(), 8u);
   int n_text = 0;
-  std::istringstream in(ReadBytes(folder_ + "/e/records-0.jsonl"));
+  std::istringstream in(ReadBytes(Path("e/records-0.jsonl")));
   for (std::string line; std::getline(in, line);) {
     const json record = json::parse(line);
     if (record["record"] != "policy" || record["teacher"] != "text") continue;

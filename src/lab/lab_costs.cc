@@ -11,6 +11,15 @@ void LabCosts::Add(const std::string& experiment, const std::string& part, int n
   sum.rows += n_rows;
 }
 
+void LabCosts::Learn(const FinishedCell& cell, int n_rows) {
+  if (cell.end["state"] != CellRecord().state) return;
+  Add(cell.experiment, cell.end.value("name", ""), n_rows, cell.end.value("seconds", 0.0));
+  for (const Json& line : cell.lines) {
+    if (line["record"] == "prompt" && line["prefill_seconds"].is_number())
+      Add(cell.experiment, kPrefill, n_rows, line["prefill_seconds"].get<double>());
+  }
+}
+
 double LabCosts::Expected(const std::string& experiment, const std::string& part,
                           int n_rows) const {
   Sum sum;

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "lab/experiment.h"
+
 namespace condense {
 
 class LabCosts {
@@ -13,6 +15,8 @@ class LabCosts {
   // `part`: a policy's name, or kPrefill for what a group's cells share.
   static constexpr const char* kPrefill = "prefill";
   void Add(const std::string& experiment, const std::string& part, int n_rows, double seconds);
+  // From the records of a cell and of the prefill before it; nothing where it is not done.
+  void Learn(const FinishedCell& cell, int n_rows);
   // Seconds; NaN where neither this part nor another of the experiment is known.
   double Expected(const std::string& experiment, const std::string& part, int n_rows) const;
 

@@ -32,6 +32,8 @@ Result<LabSpec> ReadLabSpec(const std::string& named) {
   }
   LabSpec spec;
   spec.path = named;
+  std::error_code error;
+  if (fs::is_directory(named, error)) return Error{SpecPlace(named, 0) + "is a folder"};
   Result<std::string> text = ReadWholeFile(named);
   if (!text.ok()) return Error{SpecPlace(named, 0) + "cannot be read: " + text.error()};
   spec.text = std::move(text.value());

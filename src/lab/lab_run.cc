@@ -209,15 +209,8 @@ class LabRunner {
   void LearnCosts() {
     for (const LabGroup& group : groups_) {
       for (const Cell& cell : group.cells) {
-        const FinishedCell* known = kept_.Find(cell.experiment, cell.id);
-        if (known == nullptr || known->end["state"] != CellRecord().state) continue;
-        costs_.Add(cell.experiment, known->end.value("name", ""), group.n_rows,
-                   known->end.value("seconds", 0.0));
-        for (const Json& line : known->lines) {
-          if (line["record"] != "prompt" || !line["prefill_seconds"].is_number()) continue;
-          costs_.Add(cell.experiment, LabCosts::kPrefill, group.n_rows,
-                     line["prefill_seconds"].get<double>());
-        }
+        if (const FinishedCell* known = kept_.Find(cell.experiment, cell.id))
+          costs_.Learn(*known, group.n_rows);
       }
     }
   }
