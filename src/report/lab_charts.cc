@@ -12,6 +12,7 @@
 #include "report/grid_charts.h"
 #include "report/html.h"
 #include "report/lab_cost_charts.h"
+#include "report/lab_decoding_charts.h"
 
 namespace condense::report {
 namespace {
@@ -364,6 +365,9 @@ std::vector<Chart> MakeLabCharts(const LabView& lab) {
   AddLayerMass(lab, charts);
   AddSpeedByDepth(lab, charts);
   AddCostSplit(lab, charts);
+  AddDraftPlaces(lab, charts);
+  AddDraftSpeeds(lab, charts);
+  AddGuardRisks(lab, charts);
   for (Chart& chart : charts) {
     chart.description = fmt::format("{}, {}. The figures are in the table below the chart.",
                                     chart.title, CountRows(lab.view, lab.view.SparseRows().size()));

@@ -118,7 +118,9 @@ class Reader {
       return;
     }
     const bool is_layer = kind == "layer";
-    if (!is_layer && kind != "policy" && kind != "item") return;
+    const bool is_of_policy =
+        kind == "policy" || kind == "item" || kind == "exact" || kind == "guard";
+    if (!is_layer && !is_of_policy) return;
     for (const char* bulky : {"autonomous_text", "autonomous_tokens"}) line.erase(bulky);
     if (const auto it = end.find("parameters"); it != end.end() && it->is_object())
       for (const auto& [name, value] : it->items())
