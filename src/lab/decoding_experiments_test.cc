@@ -202,6 +202,16 @@ TEST(GuardTable, PutsTheRiskSeenBesideThePromise) {
   ASSERT_TRUE(row);
   EXPECT_EQ(row->back(), "1.25 (1.25 to 1.25)");
 
+  // The same guard from another calibration is another row.
+  std::vector<FinishedCell> two = {cells[1], cells[1]};
+  two[0].parameters["calibrate_texts"] = "t.txt@0";
+  two[1].parameters["calibrate_texts"] = "u.txt@0";
+  const std::vector<LabTable> apart = Info("guard").tables(two);
+  ASSERT_EQ(apart.size(), 2u);
+  EXPECT_TRUE(FindRow(apart[0], {"near.txt", label}));
+  EXPECT_TRUE(FindRow(apart[0], {"near.txt", label + " [2]"}));
+  EXPECT_TRUE(FindRow(apart[1], {label + " [2]", "30.0 %", "1"}));
+
   for (FinishedCell& cell : cells) {
     for (Json& line : cell.lines) {
       if (line["record"] == "guard") line["certified"] = false;

@@ -188,6 +188,31 @@ LabTable WaysTable(const RowSetting& setting) {
   return table;
 }
 
+// Guards of one name that were calibrated otherwise (other texts or confidence, rewriting or not)
+// get the number of their calibration: 2, 3, …
+std::vector<FinishedCell> TellCalibrationsApart(std::span<const FinishedCell> finished) {
+  std::vector<FinishedCell> cells(finished.begin(), finished.end());
+  std::vector<std::string> calibrations;
+  for (FinishedCell& cell : cells) {
+    Json of = Json::object();
+    for (const char* key :
+         {"calibrate_texts", "calibrate_offsets", "confidence", "on", "rewrite"}) {
+      if (cell.parameters.contains(key)) of[key] = cell.parameters[key];
+    }
+    if (!of.contains("calibrate_texts")) continue;
+    auto known = std::find(calibrations.begin(), calibrations.end(), CellId(of));
+    if (known == calibrations.end()) known = calibrations.insert(known, CellId(of));
+    if (known == calibrations.begin()) continue;
+    const std::string number = fmt::format(" [{}]", known - calibrations.begin() + 1);
+    cell.parameters["policy"] = cell.parameters["policy"].get<std::string>() + number;
+    for (Json& line : cell.lines) {
+      if (line["record"] == "guard" || line["record"] == "guard_trial")
+        line["policy"] = line["policy"].get<std::string>() + number;
+    }
+  }
+  return cells;
+}
+
 }  // namespace
 
 Interval ExactInterval(int64_t n_seen, int64_t n) {
@@ -197,7 +222,8 @@ Interval ExactInterval(int64_t n_seen, int64_t n) {
           BinomialUpperBound(n_seen, n, kEachSide)};
 }
 
-std::vector<LabTable> GuardTables(std::span<const FinishedCell> cells) {
+std::vector<LabTable> GuardTables(std::span<const FinishedCell> finished) {
+  const std::vector<FinishedCell> cells = TellCalibrationsApart(finished);
   std::vector<std::pair<std::string, int64_t>> settings;  // model, context
   std::vector<FinishedCell> ways;
   for (const FinishedCell& cell : cells) {
