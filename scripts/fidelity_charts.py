@@ -1,18 +1,15 @@
 #!/usr/bin/env python3
-"""The charts of docs/CONDENSE_POLICY.md from records: Vega-Lite specs, drawn to SVG by the pinned vl-convert (the one that
-bundles the report's JavaScript; scripts/fetch.py vega). The same records give the same bytes.
+"""The charts of docs/CONDENSE_POLICY.md from records: Vega-Lite specs, drawn to SVG (vega_svg.py). The same records give the
+same bytes.
 
 usage: scripts/fidelity_charts.py RECORDS_DIR… [--out docs]
 """
 import argparse
-import platform
 import statistics
 import sys
-import tempfile
-import zipfile
 from pathlib import Path
 
-import fetch
+import vega_svg
 from fidelity_records import PREFIXES, SUBJECTS, geometric_mean, name_of, read_cells, read_share
 from fidelity_table import sparse_only
 
@@ -73,22 +70,11 @@ def chart(cells, teacher, title):
 
 
 def draw(specs, out):
-    """Each spec as NAME.svg, by vl-convert out of its wheel."""
-    machine = platform.machine()
-    if machine not in fetch.VEGA:
-        sys.exit(f"no vl-convert wheel is pinned for {machine}")
-    try:
-        wheel = fetch.fetch(fetch.VEGA[machine], ROOT / "build")
-    except fetch.Failure as failure:
-        sys.exit(str(failure))
-    with tempfile.TemporaryDirectory() as folder:
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder)
-        sys.path.insert(0, folder)
-        import vl_convert
+    """Each spec as NAME.svg."""
+    with vega_svg.converter() as to_svg:
         for name, spec in specs.items():
             path = out / f"{name}.svg"
-            path.write_text(vl_convert.vegalite_to_svg(spec) + "\n")
+            path.write_text(to_svg(spec))
             print(path)
 
 

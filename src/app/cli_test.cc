@@ -37,6 +37,11 @@ TEST_F(CliTest, ReportRefusesBeforeItReads) {
   ExpectRefused({"report", records, "-o", folder_}, "is a folder: name a file, as in");
   ExpectRefused({"report", records, "-o", records}, "would be written over the records");
   ExpectRefused({"report", records, "-o", "no/such/out.html"}, "there is no folder 'no/such'");
+  std::filesystem::create_directories(Path("lab"));
+  const std::string rank = Write("lab/records-0.jsonl", "{\"schema\":1,\"record\":\"run\"}\n");
+  ExpectRefused({"report", Path("lab"), "-o", rank}, "would lie among the records");
+  ExpectRefused({"report", records, "-o", rank}, "would be written over the records");
+  EXPECT_EQ(std::filesystem::file_size(rank), 28u);
 }
 
 TEST_F(CliTest, ReportNamesTheLineThatIsWrong) {

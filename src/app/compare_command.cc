@@ -350,6 +350,8 @@ int CompareCommand(const CompareFlags& flags, const std::vector<std::string>& ar
   RecordsFile records_file{flags.records, false};
   if (!flags.report.empty()) {
     if (const auto failure = CheckReportPath(flags.report)) return Fail(*failure);
+    if (const Status place = CheckReportPlace({}, flags.report); !place.ok())
+      return Fail({kExitUsage, place.error()});
   }
   if (records_file.path.empty() && !flags.report.empty()) records_file = {TemporaryPath(), true};
   if (const Status writable = CheckRecordsPath(records_file.path); !writable.ok())

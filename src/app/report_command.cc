@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <map>
-#include <set>
 
 #include "app/commands.h"
 #include "app/exit_code.h"
@@ -28,9 +27,8 @@ Status CheckPaths(const ReportFlags& flags) {
   if (fs::is_directory(flags.out, error))
     return Error{fmt::format("--output {} is a folder: name a file, as in -o {}", Quote(flags.out),
                              (fs::path(flags.out) / "report.html").string())};
-  for (const std::string& path : flags.paths)
-    if (fs::equivalent(path, flags.out, error))
-      return Error{fmt::format("--output {} would be written over the records", Quote(flags.out))};
+  if (Status status = CheckReportPlace(flags.paths, flags.out); !status.ok())
+    return Error{"--output: " + status.error()};
   const fs::path folder = fs::path(flags.out).parent_path();
   if (!folder.empty() && !fs::is_directory(folder, error))
     return Error{fmt::format("--output {}: there is no folder {}", Quote(flags.out),
@@ -45,17 +43,25 @@ ReportTable ToReport(const LabTable& table) {
   return out;
 }
 
-// Title and tables of every experiment that the folders hold and this program knows.
+// Title and tables of every experiment that the folders hold and this program knows. A cell of
+// several folders counts as the last of them has it, as in the page's charts.
 Result<std::vector<ExperimentNotes>> NotesOf(const std::vector<std::string>& paths) {
   std::map<std::string, std::vector<FinishedCell>> cells;
-  std::set<std::pair<std::string, std::string>> seen;
+  std::map<std::pair<std::string, std::string>, size_t> places;  // experiment, cell
   for (const std::string& path : paths) {
     if (std::error_code error; !fs::is_directory(path, error)) continue;
     const Result<LabFolder> folder = ReadLabFolder(path);
     if (!folder.ok()) return Error{folder.error()};
-    for (const ExperimentInfo* info : Experiments())
-      for (FinishedCell& cell : folder->Done(info->name))
-        if (seen.emplace(info->name, cell.id).second) cells[info->name].push_back(std::move(cell));
+    for (const ExperimentInfo* info : Experiments()) {
+      for (FinishedCell& cell : folder->Done(info->name)) {
+        std::vector<FinishedCell>& known = cells[info->name];
+        const auto [place, is_new] = places.try_emplace({info->name, cell.id}, known.size());
+        if (is_new)
+          known.push_back(std::move(cell));
+        else
+          known[place->second] = std::move(cell);
+      }
+    }
   }
   std::vector<ExperimentNotes> notes;
   for (const ExperimentInfo* info : Experiments()) {

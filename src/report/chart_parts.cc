@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "report/assets.h"
 #include "report/html.h"
@@ -77,10 +78,12 @@ void SetData(Json& spec, Json::object_t datasets) {
 
 void SetAxis(Json& spec, const char* channel, const Json& scale, const Json& axis) {
   for (Json& layer : spec["layer"]) {
-    Json& encoding = layer["encoding"];
-    if (!encoding.contains(channel) || !encoding[channel].contains("field")) continue;
-    encoding[channel]["scale"] = scale;
-    encoding[channel]["axis"] = axis;
+    if (layer.contains("layer")) SetAxis(layer, channel, scale, axis);
+    if (!layer.contains("encoding") || !layer["encoding"].contains(channel)) continue;
+    Json& encoded = layer["encoding"][channel];
+    if (!encoded.contains("field")) continue;
+    encoded["scale"] = scale;
+    encoded["axis"] = axis;
   }
 }
 
@@ -95,6 +98,20 @@ void SetLogAxis(Json& spec, const char* channel, double low, double high, const 
               {{"test", "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6"},
                {"value", 1}}},
              {"value", 0}}}});
+}
+
+void SetHeight(Json& spec, const Json& points, const char* field, int step) {
+  std::set<Json> values;
+  for (const Json& point : points) values.insert(point[field]);
+  spec["height"] = step * values.size();
+}
+
+void Describe(std::vector<Chart>& charts, const RunView& view) {
+  for (Chart& chart : charts) {
+    chart.description = fmt::format("{}, {}. The figures are in the table below the chart.",
+                                    chart.title, CountRows(view, view.SparseRows().size()));
+    if (chart.panels.empty()) chart.spec["description"] = chart.description;
+  }
 }
 
 std::string Scrolled(const std::string& table, const std::string& label) {

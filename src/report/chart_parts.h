@@ -52,11 +52,17 @@ Json ControlRules(const RunView& view, const char* field, std::string (*format)(
 // extent.
 void SetData(Json& spec, Json::object_t datasets);
 
-// The same scale and axis in every layer that has this channel in a field.
+// The same scale and axis in every layer, nested ones too, that has this channel in a field.
 void SetAxis(Json& spec, const char* channel, const Json& scale, const Json& axis);
 // A logarithmic axis with lines at powers of ten alone.
 void SetLogAxis(Json& spec, const char* channel, double low, double high, const char* title,
                 const char* format);
+
+// So many pixels for each value of `field`.
+void SetHeight(Json& spec, const Json& points, const char* field, int step);
+
+// Says in plain words what each chart is of, to those who do not see it; panels say it themselves.
+void Describe(std::vector<Chart>& charts, const RunView& view);
 
 // The chart as a figure with its data as a table below; its specs go to the end of `specs`, each
 // under the id of its place.

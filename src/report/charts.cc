@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "report/chart_parts.h"
 #include "report/grid_charts.h"
@@ -136,7 +135,7 @@ void AddMatch(const RunView& view, std::vector<Chart>& charts) {
 }
 
 void AddKl(const RunView& view, std::vector<Chart>& charts) {
-  Json points = QualityPoints(view, "kl_mean"), dense = Json::array();
+  Json points = QualityPoints(view, "kl_mean");
   Json control_rules = ControlRules(view, "kl_mean", FormatNumber);
   double least = INFINITY;
   for (const Json* list : {&points, &control_rules})
@@ -170,17 +169,8 @@ void AddKl(const RunView& view, std::vector<Chart>& charts) {
                            {"standard error", "stderr", FormatNumber}},
                           points);
   SetShareDomain(chart.spec, points);
-  SetData(chart.spec, {{"points", std::move(points)},
-                       {"dense", std::move(dense)},
-                       {"control", std::move(control_rules)}});
+  SetData(chart.spec, {{"points", std::move(points)}, {"control", std::move(control_rules)}});
   charts.push_back(std::move(chart));
-}
-
-// So many pixels a policy.
-void SetHeight(Json& spec, const Json& points, int step) {
-  std::set<std::string> labels;
-  for (const Json& point : points) labels.insert(point["label"].get<std::string>());
-  spec["height"] = step * labels.size();
 }
 
 void AddOmittedMass(const RunView& view, std::vector<Chart>& charts) {
@@ -219,7 +209,7 @@ void AddOmittedMass(const RunView& view, std::vector<Chart>& charts) {
                            {"bound E_l", "bound", FormatNumber},
                            {"KV bytes read", "read", FormatPercent}},
                           points);
-  SetHeight(chart.spec, points, 34);
+  SetHeight(chart.spec, points, "label", 34);
   SetData(chart.spec, {{"points", std::move(points)}});
   charts.push_back(std::move(chart));
 }
@@ -260,7 +250,7 @@ void AddSpeed(const RunView& view, std::vector<Chart>& charts) {
   // Room for the figure beside the longest bar.
   for (Json& layer : chart.spec["layer"])
     if (Json& x = layer["encoding"]["x"]; x.contains("scale")) x["scale"]["domainMax"] = 1.2 * most;
-  SetHeight(chart.spec, points, 34);
+  SetHeight(chart.spec, points, "label", 34);
   SetData(chart.spec, {{"points", std::move(points)}});
   charts.push_back(std::move(chart));
 }
@@ -353,11 +343,7 @@ std::vector<Chart> MakeCharts(const RunView& view) {
     AddSpeed(view, charts);
     AddMargins(view, charts);
   }
-  for (Chart& chart : charts) {
-    chart.description = fmt::format("{}, {}. The figures are in the table below the chart.",
-                                    chart.title, CountRows(view, view.SparseRows().size()));
-    chart.spec["description"] = chart.description;
-  }
+  Describe(charts, view);
   return charts;
 }
 

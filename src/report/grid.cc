@@ -143,12 +143,12 @@ std::string GridTable(const RunView& view) {
 }
 
 std::string LeftOutHtml(const RunView& view) {
-  std::string out;
+  std::vector<std::string> notes;
   for (const Json& cell : view.records->cells)
     if (Text(cell, "state") == "left_out")
-      out += fmt::format("<li>{} was left out: {}</li>\n", SpecHtml(Text(cell, "policy")),
-                         EscapeHtml(Text(cell, "reason")));
-  return out.empty() ? "" : "<ul class=\"notes\" aria-label=\"Left out\">\n" + out + "</ul>\n";
+      notes.push_back(fmt::format("{} was left out: {}", SpecHtml(Text(cell, "policy")),
+                                  EscapeHtml(Text(cell, "reason"))));
+  return NotesList("Left out", notes);
 }
 
 }  // namespace condense::report

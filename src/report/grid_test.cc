@@ -51,10 +51,8 @@ TEST_F(GridTest, GridHasALineForEveryPolicyAndBudget) {
 }
 
 TEST_F(GridTest, ParetoFrontHoldsWhatNothingBeats) {
-  const std::string file = Write("records.jsonl", Lines(MadeGrid()));
-  std::vector<RunRecords> runs;
-  ASSERT_TRUE(ReadRecords(file, runs).ok());
-  const std::vector<Chart> charts = MakeCharts(MakeView(runs[0], 0));
+  const RunRecords run = RunOf(Lines(MadeGrid()));
+  const std::vector<Chart> charts = MakeCharts(MakeView(run, 0));
   ASSERT_EQ(charts.size(), 6u);
   const Json& data = charts[0].spec["datasets"];
   ASSERT_EQ(data["points"].size(), 3u);
@@ -83,10 +81,8 @@ TEST_F(GridTest, CountsAreOfRows) {
   const std::string page = Body(Page(Lines(MadeGrid())));
   EXPECT_THAT(page, HasSubstr("Writing freely, 3 of 3 rows departed from dense’s text"));
   EXPECT_THAT(page, HasSubstr("by this measure not to be told from rounding: 3 of 3 rows."));
-  const std::string file = Write("records.jsonl", Lines(MadeGrid()));
-  std::vector<RunRecords> runs;
-  ASSERT_TRUE(ReadRecords(file, runs).ok());
-  for (const Chart& chart : MakeCharts(MakeView(runs[0], 0)))
+  const RunRecords run = RunOf(Lines(MadeGrid()));
+  for (const Chart& chart : MakeCharts(MakeView(run, 0)))
     EXPECT_EQ(chart.description,
               chart.title + ", 3 rows. The figures are in the table below the chart.");
 }
@@ -96,10 +92,8 @@ TEST_F(GridTest, HeadsThatRecoveredAllAreInTheTable) {
   for (Json& record : records)
     if (record["record"] == "layer" && record["policy"] == "quest:budget=20%")
       record["omitted_mass_heads"] = std::vector<double>(9, 0);
-  const std::string file = Write("records.jsonl", ToLines(records));
-  std::vector<RunRecords> runs;
-  ASSERT_TRUE(ReadRecords(file, runs).ok());
-  for (const Chart& chart : MakeCharts(MakeView(runs[0], 0))) {
+  const RunRecords run = RunOf(ToLines(records));
+  for (const Chart& chart : MakeCharts(MakeView(run, 0))) {
     if (chart.id != "run1-heads") continue;
     EXPECT_THAT(chart.table, HasSubstr("<td class=\"word\">quest 20 %</td><td>100 %</td>"
                                        "<td class=\"word\">layer 0, head 0</td>"));

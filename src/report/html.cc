@@ -121,6 +121,18 @@ std::string SpecHtml(std::string_view spec) {
   return out + "</code>";
 }
 
+std::string Folded(std::string_view summary, std::string_view html) {
+  return fmt::format("<details class=\"more\"><summary>{}</summary>\n{}</details>\n", summary,
+                     html);
+}
+
+std::string NotesList(const char* name, const std::vector<std::string>& notes) {
+  if (notes.empty()) return "";
+  std::string out = fmt::format("<ul class=\"notes\" aria-label=\"{}\">\n", name);
+  for (const std::string& note : notes) out += "<li>" + note + "</li>\n";
+  return out + "</ul>\n";
+}
+
 std::string EscapeScript(std::string_view script) {
   return ReplaceFirst(ReplaceFirst(script, "</script", "<\\", true), "<!--", "<\\", false);
 }

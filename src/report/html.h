@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace condense::report {
 
@@ -14,6 +15,12 @@ std::string EscapeHtml(std::string_view text);
 
 // A policy spec as code that may break after commas.
 std::string SpecHtml(std::string_view spec);
+
+// Shown when the summary is asked for.
+std::string Folded(std::string_view summary, std::string_view html);
+
+// A list of notes (HTML each) under a name for those who do not see it; empty without notes.
+std::string NotesList(const char* name, const std::vector<std::string>& notes);
 
 // JavaScript that may stand inside <script>: "</script" and "<!--" are split by a backslash, which
 // means the same inside strings and regular expressions, the only places where they can be.

@@ -50,7 +50,7 @@ const Score kScores[] = {
 const char* SeriesField(const Score& score) { return score.of_items ? "task" : "teacher"; }
 
 std::vector<std::string> SeriesOf(const LabView& lab, const Score& score) {
-  if (!score.of_items) return lab.Teachers();
+  if (!score.of_items) return lab.view.Teachers();
   std::vector<std::string> tasks;
   for (const Json& line : lab.lab->records.policies)
     if (const std::string task = Text(line, "task");
@@ -63,11 +63,6 @@ std::string SeriesName(const Score& score, const std::string& series) {
   return score.of_items ? series : TeacherName(series);
 }
 
-Json IntervalText(const Pool& pool, std::string (*format)(double)) {
-  return pool.low ? Json(fmt::format("{} to {}", format(*pool.low), format(*pool.high)))
-                  : Json(nullptr);
-}
-
 void AddScore(const LabView& lab, const Score& score, std::vector<Chart>& charts) {
   Json points = Json::array(), dense = Json::array(), control = Json::array();
   Json table = Json::array();
@@ -78,8 +73,8 @@ void AddScore(const LabView& lab, const Score& score, std::vector<Chart>& charts
       for (const PolicyRow& row : lab.view.rows) {
         const auto lines = Having(lab.Lines(row, score.of_items ? "item" : "policy", setting),
                                   SeriesField(score), series);
-        const auto value = PoolField(lines, score.field);
-        const auto share = PoolField(lines, "kv_read_share");
+        const auto value = PoolField(lines, score.field, score.of_items);
+        const auto share = MeanField(lines, "kv_read_share");
         if (!value) continue;
         Json point = Point(row);
         point.update({{"setting", setting},
@@ -91,15 +86,15 @@ void AddScore(const LabView& lab, const Score& score, std::vector<Chart>& charts
                       {"low", value->low.value_or(value->mean)},
                       {"high", value->high.value_or(value->mean)},
                       {"n", value->n},
-                      {"share", share ? Json(share->mean) : Json(nullptr)}});
+                      {"share", OrNull(share)}});
         table.push_back(point);
         if (score.log && value->mean <= 0) continue;
         if (!row.is_sparse()) {
           point["label"] = fmt::format("{}: {}", row.policy, score.format(value->mean));
           (row.policy == "dense" ? dense : control).push_back(point);
-        } else if (share && share->mean > 0) {
-          x_low = std::min(x_low, share->mean);
-          x_high = std::max(x_high, share->mean);
+        } else if (share && *share > 0) {
+          x_low = std::min(x_low, *share);
+          x_high = std::max(x_high, *share);
           points.push_back(point);
         } else {
           continue;
@@ -145,6 +140,7 @@ void AddScore(const LabView& lab, const Score& score, std::vector<Chart>& charts
   }
   SetOptions(chart.spec, "setting", "setting", points);
   SetOptions(chart.spec, "series", "series", points);
+  if (score.of_items) chart.spec["params"][1]["bind"]["name"] = "Task";
   SetData(chart.spec, {{"points", std::move(points)},
                        {"dense", std::move(dense)},
                        {"control", std::move(control)}});
@@ -231,10 +227,8 @@ void AddMatchPpl(const LabView& lab, std::vector<Chart>& charts) {
 std::vector<double> Partings(const std::vector<const Json*>& lines, const char* field,
                              double horizon) {
   std::vector<double> partings;
-  std::set<std::string> seen;  // both teachers' lines tell of the same autonomous run
-  for (const Json* line : lines)
-    if (line->contains(field) && seen.insert(Text(*line, "cell") + Text(*line, "model")).second)
-      partings.push_back(Number(*line, field).value_or(horizon + 1));
+  for (const Json* line : OncePerCell(lines, field))
+    partings.push_back(Number(*line, field).value_or(horizon + 1));
   return partings;
 }
 
@@ -315,7 +309,7 @@ std::vector<HeadMass> PooledHeads(const LabView& lab) {
     std::vector<double> omitted;  // by head
   };
   std::map<std::pair<std::string, std::string>, std::map<int, Sum>> sums;  // setting, policy; layer
-  const std::vector<std::string> teachers = lab.Teachers();
+  const std::vector<std::string> teachers = lab.view.Teachers();
   for (const Json& line : lab.lab->records.layers) {
     if (teachers.empty() || Text(line, "teacher") != teachers.front() ||
         !line.contains("omitted_mass_heads") || !line["omitted_mass_heads"].is_array())
@@ -340,21 +334,6 @@ std::vector<HeadMass> PooledHeads(const LabView& lab) {
 
 }  // namespace
 
-RunsLost CountLost(const LabView& lab, const std::string& teacher) {
-  RunsLost lost;
-  for (const PolicyRow* row : lab.view.SparseRows()) {
-    for (const Json* line : Having(lab.Lines(*row, "policy", ""), "teacher", teacher)) {
-      const auto match = Number(*line, "tf_match"), ratio = Number(*line, "ppl_ratio");
-      if (!match || !ratio) continue;
-      ++lost.n;
-      lost.n_match += *match < kLostMatch;
-      lost.n_both += *match<kLostMatch&& * ratio> kLostPplRatio;
-      lost.n_ppl_alone += *match >= kLostMatch && *ratio > kLostPplRatio;
-    }
-  }
-  return lost;
-}
-
 std::vector<Chart> MakeLabCharts(const LabView& lab) {
   std::vector<Chart> charts;
   for (const Score& score : kScores) AddScore(lab, score, charts);
@@ -368,11 +347,7 @@ std::vector<Chart> MakeLabCharts(const LabView& lab) {
   AddDraftPlaces(lab, charts);
   AddDraftSpeeds(lab, charts);
   AddGuardRisks(lab, charts);
-  for (Chart& chart : charts) {
-    chart.description = fmt::format("{}, {}. The figures are in the table below the chart.",
-                                    chart.title, CountRows(lab.view, lab.view.SparseRows().size()));
-    if (chart.panels.empty()) chart.spec["description"] = chart.description;
-  }
+  Describe(charts, lab.view);
   return charts;
 }
 

@@ -15,13 +15,4 @@ inline constexpr double kLostMatch = 0.7, kLostPplRatio = 2;
 
 std::vector<Chart> MakeLabCharts(const LabView& lab);
 
-// What each run under `teacher` kept and lost.
-struct RunsLost {
-  int n = 0;            // runs of sparse policies with both figures
-  int n_match = 0;      // below kLostMatch
-  int n_both = 0;       // and above kLostPplRatio
-  int n_ppl_alone = 0;  // above kLostPplRatio alone
-};
-RunsLost CountLost(const LabView& lab, const std::string& teacher);
-
 }  // namespace condense::report

@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 
-#include "metrics/stats.h"
 #include "report/html.h"
 #include "report/tables.h"
 
@@ -15,7 +14,7 @@ namespace condense::report {
 namespace {
 
 constexpr size_t kFewPolicies = 10;
-constexpr size_t kCellHeight = 30, kBarHeight = 26;  // pixels
+constexpr int kCellHeight = 30, kBarHeight = 26;  // pixels
 
 struct Found {
   const char* id;
@@ -57,19 +56,16 @@ void AddHeatMap(const LabView& lab, const Found& found, const std::string& task,
     Json cells = Json::array();
     double n_found = 0, n_all = 0;
     for (const auto& [spot, values] : spots) {
-      const Pool pool = *PoolOf(values);
+      const Pool pool = *PoolOf(values, /*of_items=*/true);
       const double hits = pool.mean * static_cast<double>(pool.n);
       n_found += hits;
       n_all += static_cast<double>(pool.n);
-      cells.push_back(
-          {{"label", row.Label()},
-           {"context", spot.first},
-           {"depth", spot.second},
-           {"share", pool.mean},
-           {"said", fmt::format("{:g}/{}", hits, pool.n)},
-           {"interval", pool.low ? Json(fmt::format("{} to {}", FormatPercent(*pool.low),
-                                                    FormatPercent(*pool.high)))
-                                 : Json(nullptr)}});
+      cells.push_back({{"label", row.Label()},
+                       {"context", spot.first},
+                       {"depth", spot.second},
+                       {"share", pool.mean},
+                       {"said", fmt::format("{:g}/{}", hits, pool.n)},
+                       {"interval", IntervalText(pool, FormatPercent)}});
       table.push_back(cells.back());
       table.back()["model"] = model;
       table.back()["n"] = pool.n;
@@ -77,75 +73,13 @@ void AddHeatMap(const LabView& lab, const Found& found, const std::string& task,
     Json spec = Spec("lab_heat.vl.json");
     spec["description"] =
         fmt::format("{}, {}: {:g} of {:g} found.", chart.title, row.Label(), n_found, n_all);
-    std::set<double> depths;
-    for (const auto& [spot, values] : spots) depths.insert(spot.second);
-    spec["height"] = kCellHeight * depths.size();
+    SetHeight(spec, cells, "depth", kCellHeight);
     SetData(spec, {{"cells", std::move(cells)}});
-    chart.panels.push_back({fmt::format("{}<span class=\"interval\">{:g} of {:g} found</span>",
-                                        PanelTitle(row, lab.several_models, model), n_found, n_all),
-                            std::move(spec)});
+    chart.panels.push_back(
+        {fmt::format("{}<span class=\"interval\">{:g} of {:g} found</span>",
+                     PanelTitle(row, lab.several_models(), model), n_found, n_all),
+         std::move(spec)});
   }
-}
-
-struct Speeds {
-  std::vector<double> rates;
-  Quartiles quartiles{};
-};
-
-// Tokens a second by depth, of a policy's lines of one model.
-std::map<double, Speeds> SpeedsOf(const std::vector<const Json*>& lines, const std::string& model,
-                                  const char* field) {
-  std::map<double, Speeds> speeds;
-  std::set<std::string> seen;  // both teachers' lines tell of the same measurement
-  for (const Json* line : lines) {
-    const auto rate = Number(*line, field), depth = ContextOf(*line);
-    if (rate && *rate > 0 && depth && ModelName(*line) == model &&
-        seen.insert(Text(*line, "cell") + Text(*line, "policy")).second)
-      speeds[*depth].rates.push_back(*rate);
-  }
-  for (auto& [depth, speed] : speeds) speed.quartiles = QuartilesOf(speed.rates);
-  return speeds;
-}
-
-struct SpeedLine {
-  std::string label;
-  std::map<double, Speeds> speeds;
-};
-
-// Dense, as measured beside every policy, then the policies.
-std::vector<SpeedLine> SpeedLines(const LabView& lab, const std::string& model) {
-  std::vector<const Json*> all;
-  std::vector<SpeedLine> lines(1);
-  for (const PolicyRow* row : lab.view.SparseRows()) {
-    const std::vector<const Json*> own = lab.Lines(*row, "policy", "");
-    all.insert(all.end(), own.begin(), own.end());
-    SpeedLine line{row->Label(), SpeedsOf(own, model, "sparse_tokens_per_second")};
-    if (!line.speeds.empty()) lines.push_back(std::move(line));
-  }
-  lines.front() = {"dense", SpeedsOf(all, model, "dense_tokens_per_second")};
-  return lines.front().speeds.empty() ? std::vector<SpeedLine>{} : lines;
-}
-
-std::set<std::string> Models(const LabView& lab) {
-  std::set<std::string> models;
-  for (const Json& line : lab.lab->records.policies) models.insert(ModelName(line));
-  return models;
-}
-
-std::optional<Crossing> CrossingOf(const SpeedLine& line, const SpeedLine& dense,
-                                   const std::string& model) {
-  std::vector<std::pair<double, double>> leads;  // depth, tokens a second beyond dense's
-  for (const auto& [depth, speed] : line.speeds)
-    if (const auto other = dense.speeds.find(depth); other != dense.speeds.end())
-      leads.emplace_back(depth, speed.quartiles.median - other->second.quartiles.median);
-  if (leads.size() < 2) return std::nullopt;
-  Crossing crossing{.model = model, .label = line.label, .faster = leads.back().second > 0};
-  for (size_t i = 1; i < leads.size(); ++i) {
-    const auto [from, before] = leads[i - 1];
-    const auto [to, after] = leads[i];
-    if (before <= 0 && after > 0) crossing.depth = from + (to - from) * before / (before - after);
-  }
-  return crossing;
 }
 
 }  // namespace
@@ -177,8 +111,7 @@ void AddHeatMaps(const LabView& lab, std::vector<Chart>& charts) {
                       "Items found of items asked, by the length of the text and the place of the "
                       "fact in it; the stronger the colour, the more."};
       Json table = Json::array();
-      for (const std::string& model : Models(lab))
-        AddHeatMap(lab, found, task, model, chart, table);
+      for (const std::string& model : lab.models) AddHeatMap(lab, found, task, model, chart, table);
       if (chart.panels.empty()) continue;
       chart.table = TableHtml(chart.title,
                               {{"Model", "model", FormatNumber},
@@ -195,36 +128,38 @@ void AddHeatMaps(const LabView& lab, std::vector<Chart>& charts) {
   }
 }
 
-std::vector<Crossing> Crossings(const LabView& lab) {
-  std::vector<Crossing> crossings;
-  for (const std::string& model : Models(lab)) {
-    const std::vector<SpeedLine> lines = SpeedLines(lab, model);
-    for (size_t i = 1; i < lines.size(); ++i)
-      if (auto crossing = CrossingOf(lines[i], lines[0], model))
-        crossings.push_back(std::move(*crossing));
-  }
-  return crossings;
-}
-
 void AddSpeedByDepth(const LabView& lab, std::vector<Chart>& charts) {
-  Json points = Json::array(), marks = Json::array();
-  for (const std::string& model : Models(lab))
-    for (const SpeedLine& line : SpeedLines(lab, model))
-      for (const auto& [depth, speed] : line.speeds)
-        points.push_back({{"model", model},
+  Json points = Json::array(), marks = Json::array(), table = Json::array();
+  std::set<double> depths;
+  for (const SpeedsByDepth& of : lab.speeds) {
+    for (const SpeedLine& line : of.lines) {
+      for (const auto& [depth, speeds] : line.at_depth) {
+        depths.insert(depth);
+        points.push_back({{"model", of.model},
                           {"label", line.label},
                           {"depth", depth},
-                          {"rate", speed.quartiles.median},
-                          {"low", speed.quartiles.low},
-                          {"high", speed.quartiles.high},
-                          {"n", speed.rates.size()}});
+                          {"rate", speeds.quartiles.median},
+                          {"low", speeds.quartiles.low},
+                          {"high", speeds.quartiles.high},
+                          {"n", speeds.rates.size()}});
+      }
+    }
+    for (const Lead& lead : of.leads) {
+      table.push_back({{"model", of.model}, {"label", lead.label}, {"said", lead.Said()}});
+      for (const Lead::Turn& turn : lead.turns)
+        marks.push_back({{"model", of.model},
+                         {"depth", turn.depth},
+                         {"said", fmt::format("{} {} {}", lead.mark, turn.faster ? "from" : "to",
+                                              FormatCount(turn.depth))}});
+    }
+  }
   if (points.empty()) return;
   Chart chart{.id = lab.view.id + "-depth",
               .title = "Tokens a second against depth",
               .caption =
                   "Medians of decode steps at each depth with quartiles over prefixes; dashed: "
-                  "dense, in turns with the policies. A dotted line marks where a policy passes "
-                  "dense, between two depths that were measured.",
+                  "dense, in turns with the policies. A dotted line marks from where on, or up to "
+                  "where, a policy is faster than dense, between two depths that were measured.",
               .spec = Spec("lab_speed.vl.json")};
   chart.table = TableHtml(chart.title,
                           {{"Model", "model", FormatNumber},
@@ -235,29 +170,14 @@ void AddSpeedByDepth(const LabView& lab, std::vector<Chart>& charts) {
                            {"lower quartile", "low", FormatNumber},
                            {"upper quartile", "high", FormatNumber}},
                           points);
-  Json table = Json::array();
-  for (const Crossing& crossing : Crossings(lab)) {
-    table.push_back({{"model", crossing.model}, {"label", crossing.label}});
-    if (crossing.depth) {
-      table.back()["passes"] = "at " + FormatCount(*crossing.depth) + " tokens";
-      marks.push_back({{"model", crossing.model},
-                       {"depth", *crossing.depth},
-                       {"said", fmt::format("{}: {}", crossing.label.substr(0, 1),
-                                            FormatCount(*crossing.depth))}});
-    } else {
-      table.back()["passes"] = crossing.faster ? "faster at every depth" : "slower at every depth";
-    }
-  }
   if (!table.empty())
-    chart.table += TableHtml("Where a policy passes dense",
+    chart.table += TableHtml("Where a policy is faster than dense",
                              {{"Model", "model", FormatNumber},
                               {"Policy", "label", FormatNumber},
-                              {"Passes dense", "passes", FormatNumber}},
+                              {"Beside dense", "said", FormatNumber}},
                              table);
   SetOptions(chart.spec, "model", "model", points);
   SetLabels(chart.spec, lab.view, "control");
-  std::set<double> depths;
-  for (const Json& point : points) depths.insert(point["depth"].get<double>());
   for (Json& layer : chart.spec["layer"])
     if (Json& x = layer["encoding"]["x"]; x.contains("axis")) x["axis"]["values"] = depths;
   SetData(chart.spec, {{"points", std::move(points)}, {"crossings", std::move(marks)}});
@@ -284,7 +204,7 @@ void AddLayerMass(const LabView& lab, std::vector<Chart>& charts) {
     for (const auto& [key, lines] : by_layer) {
       if (key.first != label) continue;
       for (const Of& of : kOf) {
-        const auto mass = PoolField(lines, of.field), recall = PoolField(lines, of.recall);
+        const auto mass = PoolField(lines, of.field, /*of_items=*/false);
         if (!mass) continue;
         points.push_back({{"label", label},
                           {"layer", key.second},
@@ -292,7 +212,7 @@ void AddLayerMass(const LabView& lab, std::vector<Chart>& charts) {
                           {"mass", mass->mean},
                           {"low", mass->low.value_or(mass->mean)},
                           {"high", mass->high.value_or(mass->mean)},
-                          {"recall", recall ? Json(recall->mean) : Json(nullptr)},
+                          {"recall", OrNull(MeanField(lines, of.recall))},
                           {"n", mass->n}});
       }
     }
@@ -333,15 +253,17 @@ void AddCostSplit(const LabView& lab, std::vector<Chart>& charts) {
   for (const std::string& setting : lab.settings) {
     for (const PolicyRow* row : lab.view.SparseRows()) {
       const std::vector<const Json*> lines = lab.Lines(*row, "policy", setting);
-      const auto chosen = PoolField(lines, "select_share");
-      if (!chosen) continue;
+      const auto n = std::count_if(lines.begin(), lines.end(), [](const Json* line) {
+        return Number(*line, "select_share").has_value();
+      });
+      if (n == 0) continue;
       std::map<std::string, double> shares;
       double rest = 1;
       for (const auto& [part, field, colour] : kParts) {
-        const auto pool = PoolField(lines, field);
-        if (!pool) continue;
-        shares[part] = pool->mean;
-        rest -= pool->mean;
+        const auto mean = MeanField(lines, field);
+        if (!mean) continue;
+        shares[part] = *mean;
+        rest -= *mean;
       }
       if (!shares.contains("attend")) shares["attend"] = std::max(0.0, rest);
       int order = 0;
@@ -354,7 +276,7 @@ void AddCostSplit(const LabView& lab, std::vector<Chart>& charts) {
                        {"part", part},
                        {"share", shares[part]},
                        {"order", order},
-                       {"n", chosen->n}});
+                       {"n", n}});
         parts.push_back(std::move(record));
       }
     }
@@ -374,9 +296,7 @@ void AddCostSplit(const LabView& lab, std::vector<Chart>& charts) {
                            {"n", "n", FormatCount},
                            {"Share", "share", FormatPercent}},
                           parts);
-  std::set<std::string> labels;
-  for (const Json& part : parts) labels.insert(part["label"].get<std::string>());
-  chart.spec["height"] = kBarHeight * labels.size();
+  SetHeight(chart.spec, parts, "label", kBarHeight);
   Json& scale = chart.spec["encoding"]["color"]["scale"];
   scale["domain"] = Json::array();
   scale["range"] = Json::array();

@@ -11,15 +11,8 @@ namespace condense::report {
 
 // A panel for each policy, context × depth.
 void AddHeatMaps(const LabView& lab, std::vector<Chart>& charts);
-// Tokens a second against depth, with where a policy passes dense.
+// Tokens a second against depth, with where a policy is faster than dense.
 void AddSpeedByDepth(const LabView& lab, std::vector<Chart>& charts);
-// At this depth one of two lines passes the other, by straight lines between what was measured.
-struct Crossing {
-  std::string model, label;
-  std::optional<double> depth{};  // nothing: it is faster, or slower, at every depth measured
-  bool faster = false;            // at the largest depth
-};
-std::vector<Crossing> Crossings(const LabView& lab);
 // Attention mass by layer that is always read, that the policy's blocks and the heaviest add.
 void AddLayerMass(const LabView& lab, std::vector<Chart>& charts);
 // Shares of choosing, gathering, attending and upkeep, as far as they are recorded.

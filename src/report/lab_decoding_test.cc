@@ -4,32 +4,26 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "report/lab_charts.h"
 #include "report/lab_findings.h"
-#include "report/lab_records.h"
 #include "report/lab_view.h"
-#include "report/test_page.h"
-#include "tests/report/made_lab.h"
+#include "report/test_lab.h"
 
 namespace condense::report {
 namespace {
 
 using testing::HasSubstr;
 
-class LabDecodingTest : public ReportTest {
+class LabDecodingTest : public LabReportTest {
  protected:
-  // Charts of one experiment by the ends of their ids, from lines of its cells.
+  // Charts of one experiment from lines of its cells.
   std::vector<Chart> ChartsOf(const std::vector<Json>& lines) {
-    std::filesystem::create_directories(Path("lab"));
-    Write("lab/records-0.jsonl",
-          ToLines({MakeLabRecords({.contexts = {}}).front()}) + ToLines(lines));
-    labs_ = ReadLabFolders({Path("lab")}).value();
+    labs_ = Read({RunLine() + ToLines(lines)});
     EXPECT_EQ(labs_.size(), 1u);
-    return MakeLabCharts(MakeLabView(labs_[0]));
+    return MakeLabCharts(MakeLabView(labs_.at(0)));
   }
 
   static const Chart* Find(const std::vector<Chart>& charts, const std::string& id) {

@@ -10,7 +10,6 @@
 #include "metrics/stats.h"
 #include "report/html.h"
 #include "report/lab_charts.h"
-#include "report/lab_cost_charts.h"
 #include "report/lab_decoding_findings.h"
 #include "report/tables.h"
 
@@ -30,9 +29,7 @@ struct Runs {
 // Autonomous runs of a row, whatever the setting; both teachers' lines tell of the same run.
 Runs RunsOf(const LabView& lab, const PolicyRow& row) {
   Runs runs;
-  std::set<std::string> seen;
-  for (const Json* line : lab.Lines(row, "policy", "")) {
-    if (!line->contains("t_div") || !seen.insert(Text(*line, "cell")).second) continue;
+  for (const Json* line : OncePerCell(lab.Lines(row, "policy", ""), "t_div")) {
     ++runs.n;
     if (const auto t_div = Number(*line, "t_div"))
       runs.t_div.push_back(*t_div);
@@ -78,59 +75,70 @@ std::string Autonomous(const LabView& lab) {
   return out + ". ";
 }
 
-struct Ranked {
-  const PolicyRow* row;
-  Pool value, share;
+// A figure of runs under a teacher, or of items of a task.
+struct Figure {
+  const char* field;
+  std::string series;
+  bool of_items = false;
 };
 
-// Sparse rows by the mean of a field over all settings, best first.
-std::vector<Ranked> Rank(const LabView& lab, const char* kind, const char* field,
-                         const char* series_field, const std::string& series) {
+std::vector<const Json*> LinesOf(const LabView& lab, const PolicyRow& row, const Figure& figure) {
+  return Having(lab.Lines(row, figure.of_items ? "item" : "policy", ""),
+                figure.of_items ? "task" : "teacher", figure.series);
+}
+
+struct Ranked {
+  const PolicyRow* row;
+  Pool value;
+  double share;
+};
+
+// Sparse rows by the mean of a figure over all settings, best first.
+std::vector<Ranked> Rank(const LabView& lab, const Figure& figure) {
   std::vector<Ranked> ranked;
   for (const PolicyRow* row : lab.view.SparseRows()) {
-    const auto lines = Having(lab.Lines(*row, kind, ""), series_field, series);
-    const auto value = PoolField(lines, field), share = PoolField(lines, "kv_read_share");
+    const std::vector<const Json*> lines = LinesOf(lab, *row, figure);
+    const auto value = PoolField(lines, figure.field, figure.of_items);
+    const auto share = MeanField(lines, "kv_read_share");
     if (value && share) ranked.push_back({row, *value, *share});
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
-    return std::pair(-a.value.mean, a.share.mean) < std::pair(-b.value.mean, b.share.mean);
+    return std::pair(-a.value.mean, a.share) < std::pair(-b.value.mean, b.share);
   });
   return ranked;
 }
 
-std::optional<Pool> Reference(const LabView& lab, const char* policy, const char* kind,
-                              const char* field, const char* series_field,
-                              const std::string& series) {
+std::optional<Pool> Reference(const LabView& lab, const char* policy, const Figure& figure) {
   const PolicyRow* row = lab.view.Row(policy);
   if (!row) return std::nullopt;
-  return PoolField(Having(lab.Lines(*row, kind, ""), series_field, series), field);
+  return PoolField(LinesOf(lab, *row, figure), figure.field, figure.of_items);
 }
 
 // "X kept 97 % (…) reading 8 % of the KV bytes; the one that reads least, Y, …"
 std::string BestAndLeast(const std::vector<Ranked>& ranked, const char* verb) {
   const Ranked& best = ranked.front();
-  std::string out =
-      fmt::format("{}{} {} {}, reading {} of the KV bytes", Name(*best.row),
-                  ranked.size() > 1 ? " did best and" : "", verb,
-                  PoolText(best.value, FormatPercent), FormatPercent(best.share.mean));
-  const auto least = std::min_element(
-      ranked.begin(), ranked.end(),
-      [](const Ranked& a, const Ranked& b) { return a.share.mean < b.share.mean; });
+  std::string out = fmt::format("{}{} {} {}, reading {} of the KV bytes", Name(*best.row),
+                                ranked.size() > 1 ? " did best and" : "", verb,
+                                PoolText(best.value, FormatPercent), FormatPercent(best.share));
+  const auto least =
+      std::min_element(ranked.begin(), ranked.end(),
+                       [](const Ranked& a, const Ranked& b) { return a.share < b.share; });
   if (least->row != best.row)
     out += fmt::format("; {}, which reads least, {} {} with {}", Name(*least->row), verb,
-                       PoolText(least->value, FormatPercent), FormatPercent(least->share.mean));
+                       PoolText(least->value, FormatPercent), FormatPercent(least->share));
   return out + ". ";
 }
 
 std::string StepByStep(const LabView& lab) {
   std::string out;
-  for (const std::string& teacher : lab.Teachers()) {
-    const std::vector<Ranked> ranked = Rank(lab, "policy", "tf_match", "teacher", teacher);
+  for (const std::string& teacher : lab.view.Teachers()) {
+    const Figure match{.field = "tf_match", .series = teacher};
+    const std::vector<Ranked> ranked = Rank(lab, match);
     if (ranked.empty()) continue;
     out += fmt::format("{}Step by step, fed {}, ", out.empty() ? "" : "</p>\n<p>",
                        teacher == "text" ? "the texts’ own words" : "dense’s own tokens");
     out += BestAndLeast(ranked, "kept");
-    const auto floor = Reference(lab, "control", "policy", "tf_match", "teacher", teacher);
+    const auto floor = Reference(lab, "control", match);
     if (floor) {
       out += fmt::format("The control kept {}", PoolText(*floor, FormatPercent));
       const auto within = std::count_if(ranked.begin(), ranked.end(), [&](const Ranked& r) {
@@ -167,14 +175,15 @@ std::string Items(const LabView& lab) {
   for (const std::string& task : tasks) {
     for (const auto& [field, what] : {std::pair("first_token_match", "first token of the answer"),
                                       std::pair("full_match", "whole answer")}) {
-      const auto dense = Reference(lab, "dense", "item", field, "task", task);
-      const std::vector<Ranked> ranked = Rank(lab, "item", field, "task", task);
+      const Figure found{.field = field, .series = task, .of_items = true};
+      const auto dense = Reference(lab, "dense", found);
+      const std::vector<Ranked> ranked = Rank(lab, found);
       if (ranked.empty()) continue;
       out +=
           fmt::format("{}<b>{}</b>, {}: ", out.empty() ? "" : "</p>\n<p>", EscapeHtml(task), what);
       if (dense) out += fmt::format("dense found {}. ", PoolText(*dense, FormatPercent));
       out += BestAndLeast(ranked, "found");
-      if (const auto floor = Reference(lab, "control", "item", field, "task", task))
+      if (const auto floor = Reference(lab, "control", found))
         out += fmt::format("The control found {}. ", PoolText(*floor, FormatPercent));
     }
   }
@@ -183,19 +192,29 @@ std::string Items(const LabView& lab) {
 
 // Which policies pass dense with depth, and which lie on one side of it throughout.
 std::string Speed(const LabView& lab) {
-  std::string passing, faster, slower;
-  for (const Crossing& crossing : Crossings(lab)) {
-    const std::string name = EscapeHtml(crossing.label) +
-                             (lab.several_models ? " on " + EscapeHtml(crossing.model) : "");
-    std::string& list = crossing.depth ? passing : crossing.faster ? faster : slower;
-    list += (list.empty() ? "" : ", ") + name;
-    if (crossing.depth) list += fmt::format(" at about {} tokens", FormatCount(*crossing.depth));
+  std::string passing, faster, slower, at_one_depth;
+  for (const SpeedsByDepth& of : lab.speeds) {
+    for (const Lead& lead : of.leads) {
+      const bool is_named = lead.n_depths == 1 || !lead.turns.empty();
+      std::string& list = lead.n_depths == 1    ? at_one_depth
+                          : !lead.turns.empty() ? passing
+                          : lead.faster         ? faster
+                                                : slower;
+      list += (list.empty() ? ""
+               : is_named   ? "; "
+                            : ", ") +
+              EscapeHtml(lead.label) + (lab.several_models() ? " on " + EscapeHtml(of.model) : "");
+      if (is_named) list += ", " + lead.Said();
+    }
   }
   std::string out;
-  if (!passing.empty())
-    out += "The depth at which a policy passes dense’s speed: " + passing + ". ";
-  if (!faster.empty()) out += "Faster than dense at every depth measured: " + faster + ". ";
-  if (!slower.empty()) out += "Slower than dense at every depth measured: " + slower + ". ";
+  const auto say = [&](const char* what, const std::string& list) {
+    if (!list.empty()) out += fmt::format("{}: {}. ", what, list);
+  };
+  say("Where speed passes dense’s", passing);
+  say("Faster than dense at every depth measured", faster);
+  say("No faster than dense at any depth measured", slower);
+  say("Speed beside dense’s at one depth alone", at_one_depth);
   return out;
 }
 
@@ -205,19 +224,35 @@ std::string Masses(const LabView& lab) {
     by_policy[Text(line["parameters"], "policy")].push_back(&line);
   std::string out;
   for (const auto& [policy, lines] : by_policy) {
-    const auto base = PoolField(lines, "base"), with = PoolField(lines, "policy"),
-               most = PoolField(lines, "oracle");
+    const auto base = MeanField(lines, "base"), with = MeanField(lines, "policy"),
+               most = MeanField(lines, "oracle");
     if (!base || !with || !most) continue;
     out += fmt::format(
         "{} brought the attention mass from {} on the rows that are always read to {}, where the "
         "truly heaviest blocks bring it to {} (means over {} layers and probes). ",
-        SpecHtml(policy), FormatPercent(base->mean), FormatPercent(with->mean),
-        FormatPercent(most->mean), with->n);
+        SpecHtml(policy), FormatPercent(*base), FormatPercent(*with), FormatPercent(*most),
+        lines.size());
   }
   return out;
 }
 
 }  // namespace
+
+RunsLost CountLost(const LabView& lab, const std::string& teacher) {
+  RunsLost lost;
+  for (const PolicyRow* row : lab.view.SparseRows()) {
+    for (const Json* line : Having(lab.Lines(*row, "policy", ""), "teacher", teacher)) {
+      const auto match = Number(*line, "tf_match"), ratio = Number(*line, "ppl_ratio");
+      if (!match || !ratio) continue;
+      const bool by_match = *match<kLostMatch, by_ppl = *ratio> kLostPplRatio;
+      ++lost.n;
+      lost.n_match += by_match;
+      lost.n_both += by_match && by_ppl;
+      lost.n_ppl_alone += by_ppl && !by_match;
+    }
+  }
+  return lost;
+}
 
 std::string LabFindingsHtml(const LabView& lab) {
   std::string out;

@@ -128,41 +128,39 @@ std::string PublishedTable(const LabRecords& lab, bool beside_own) {
         EscapeHtml(Text(figure, "value")), EscapeHtml(Text(figure, "setting")),
         EscapeHtml(Text(figure, "source")));
   out = Scrolled(out + "</tbody></table>\n", "Published figures, table");
-  return beside_own ? "<details class=\"more\"><summary>Every published figure</summary>\n" + out +
-                          "</details>\n"
+  return beside_own ? Folded("Every published figure", out)
                     : "<section><h3>Published beside it</h3>\n" + out + "</section>\n";
 }
 
 std::string NotesHtml(const LabRecords& lab) {
-  std::string out;
-  const auto item = [&](const std::string& html) { out += "<li>" + html + "</li>\n"; };
+  std::vector<std::string> notes;
   const auto n_planned = static_cast<int>(lab.planned.size());
   if (n_planned > lab.n_done)
-    item(fmt::format("{} of {} planned cells are done.", lab.n_done, n_planned));
+    notes.push_back(fmt::format("{} of {} planned cells are done.", lab.n_done, n_planned));
   for (const OpenCell& cell : lab.open)
-    item(fmt::format("{} {}: {}", SpecHtml(cell.cell),
-                     cell.state == "failed"     ? "failed"
-                     : cell.state == "left_out" ? "was left out"
-                     : cell.state == "unmet"    ? "was not run"
-                                                : EscapeHtml(cell.state),
-                     EscapeHtml(cell.reason.empty() ? "no reason is recorded" : cell.reason)));
-  for (const std::string& note : lab.records.notes) item(EscapeHtml(note));
-  return out.empty()
-             ? ""
-             : "<ul class=\"notes\" aria-label=\"Notes on these records\">\n" + out + "</ul>\n";
+    notes.push_back(
+        fmt::format("{} {}: {}", SpecHtml(cell.cell),
+                    cell.state == "failed"     ? "failed"
+                    : cell.state == "left_out" ? "was left out"
+                    : cell.state == "unmet"    ? "was not run"
+                                               : EscapeHtml(cell.state),
+                    EscapeHtml(cell.reason.empty() ? "no reason is recorded" : cell.reason)));
+  for (const std::string& note : lab.records.notes) notes.push_back(EscapeHtml(note));
+  return NotesList("Notes on these records", notes);
 }
 
 std::string Provenance(const LabView& lab, const std::string& out_html) {
-  std::string out;
-  for (const Json& run : lab.lab->runs) {
-    RunRecords records{.file = lab.lab->files.front(), .run = run};
-    out += FactsHtml(MakeView(records, 0));
+  std::string runs;
+  for (const LabRun& run : lab.lab->runs) {
+    const RunRecords records{.file = fmt::format("{}", fmt::join(run.files, ", ")), .run = run.run};
+    runs += FactsHtml(MakeView(records, 0));
   }
+  const int n = lab.lab->n_done;
   return fmt::format(
-      "<section id=\"{}-records\"><h3>Records</h3>\n<p>{} {}; {}.</p>\n<details class=\"more\">"
-      "<summary>Programs, models and machines</summary>\n{}</details></section>\n",
-      lab.view.id, lab.lab->n_done, lab.lab->n_done == 1 ? "cell" : "cells",
-      RecordsLinks(*lab.lab, out_html), out);
+      "<section id=\"{}-records\"><h3>Records</h3>\n<p>{}; {}.</p>\n{}</section>\n", lab.view.id,
+      n == 0 ? "No finished cell" : fmt::format("{} {}", n, n == 1 ? "cell" : "cells"),
+      RecordsLinks(*lab.lab, out_html),
+      runs.empty() ? "" : Folded("Programs, models and machines", runs));
 }
 
 std::string ExperimentHtml(const LabView& lab, const ExperimentNotes* notes,
@@ -197,7 +195,7 @@ std::string ExperimentHtml(const LabView& lab, const ExperimentNotes* notes,
 std::string LabModels(const std::vector<LabRecords>& labs) {
   std::set<std::string> models;
   for (const LabRecords& lab : labs)
-    for (const Json& run : lab.runs) models.insert(ModelName(run));
+    for (const LabRun& run : lab.runs) models.insert(ModelName(run.run));
   std::string names;
   for (const std::string& model : models) names += (names.empty() ? "" : ", ") + model;
   return names.empty() ? "no model yet" : names;

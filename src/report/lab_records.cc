@@ -1,4 +1,5 @@
-// A cell's lines are held back until its `cell` line says that it is done.
+// A cell's lines are held back until its `cell` line ends it, and the cell until all is read: a
+// later one may take its place.
 #include "report/lab_records.h"
 
 #include <fmt/format.h>
@@ -6,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 
 namespace condense::report {
@@ -23,13 +25,24 @@ bool IsSameRun(const Json& a, const Json& b) {
                      [&](const char* key) { return a.value(key, Json()) == b.value(key, Json()); });
 }
 
+// Lines of a cell that a page shows.
+bool IsShown(const std::string& kind) {
+  return kind == "policy" || kind == "item" || kind == "exact" || kind == "guard" ||
+         kind == "layer" || kind == "layer_mass";
+}
+
+void AddOnce(std::vector<std::string>& list, const std::string& text) {
+  if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(text);
+}
+
 class Reader {
  public:
   Status ReadFile(const std::string& path) {
-    runs_.clear();
+    path_ = path;
+    run_.reset();
     const Result<RecordsEnd> end =
         ForEachRecord(path, [&](const std::string& kind, Json record, const std::string& where) {
-          return Take(path, kind, std::move(record), where);
+          return Take(kind, std::move(record), where);
         });
     if (!end.ok()) return Error{end.error()};
     DropHeld();
@@ -37,8 +50,10 @@ class Reader {
   }
 
   std::vector<LabRecords> Finish() {
+    for (Cell& cell : cells_) Add(Of(cell.key.first), cell);
     for (const Key& key : begun_)
-      if (!done_.contains(key))
+      if (const auto place = places_.find(key);
+          place == places_.end() || !cells_[place->second].is_done())
         Of(key.first).records.notes.push_back(fmt::format(
             "Cell “{}” was begun but not finished: it is in no table and no chart.", key.second));
     return std::move(experiments_);
@@ -46,6 +61,18 @@ class Reader {
 
  private:
   using Key = std::pair<std::string, std::string>;  // experiment, cell
+
+  struct Cell {
+    Key key;
+    Json end;                   // its `cell` line
+    std::vector<Json> lines{};  // that a page shows
+    std::shared_ptr<const Json> run{};
+    std::string path{};
+    int n_recorded = 1;  // times, failures apart
+
+    bool is_done() const { return Text(end, "state") == "done"; }
+    bool failed() const { return Text(end, "state") == "failed"; }
+  };
 
   LabRecords& Of(const std::string& experiment) {
     const auto known =
@@ -56,11 +83,10 @@ class Reader {
     return experiments_.back();
   }
 
-  Status Take(const std::string& path, const std::string& kind, Json record,
-              const std::string& where) {
+  Status Take(const std::string& kind, Json record, const std::string& where) {
     if (kind == "run") {
       DropHeld();
-      runs_.push_back(std::move(record));
+      run_ = std::make_shared<const Json>(std::move(record));
       return {};
     }
     const Key key{Text(record, "experiment"), Text(record, "cell")};
@@ -68,46 +94,52 @@ class Reader {
     if (key.first.empty() || (key.second.empty() && !of_all_cells))
       return Error{fmt::format("{}: a '{}' record without '{}': not a line of the lab", where, kind,
                                key.first.empty() ? "experiment" : "cell")};
-    if (runs_.empty())
-      return Error{fmt::format("{}: a '{}' record before any 'run' record", where, kind)};
-    if (of_all_cells) {
-      LabRecords& lab = Of(key.first);
-      if (kind == "plan")
-        for (const Json& cell : record["cells"]) lab.planned.insert(cell.get<std::string>());
-      else if (std::find(lab.published.begin(), lab.published.end(), record) == lab.published.end())
+    if (!run_) return Error{fmt::format("{}: a '{}' record before any 'run' record", where, kind)};
+    LabRecords& lab = Of(key.first);
+    AddOnce(lab.files, path_);
+    if (kind == "plan") {
+      for (const Json& cell : record["cells"]) lab.planned.insert(cell.get<std::string>());
+    } else if (kind == "published") {
+      if (std::find(lab.published.begin(), lab.published.end(), record) == lab.published.end())
         lab.published.push_back(std::move(record));
-      return {};
+    } else if (kind == "cell") {
+      Close({.key = key, .end = std::move(record), .run = run_, .path = path_});
+    } else {
+      std::vector<Json>& lines = held_[key];
+      if (IsShown(kind)) lines.push_back(std::move(record));
     }
-    if (kind != "cell") {
-      held_[key].push_back(std::move(record));
-      return {};
-    }
-    std::vector<Json> lines = std::move(held_[key]);
-    held_.erase(key);
-    Close(path, key, record, std::move(lines));
     return {};
   }
 
-  void Close(const std::string& path, const Key& key, const Json& end, std::vector<Json> lines) {
-    LabRecords& lab = Of(key.first);
-    if (lab.files.empty() || lab.files.back() != path) lab.files.push_back(path);
-    std::erase_if(lab.open, [&](const OpenCell& cell) { return cell.cell == key.second; });
-    if (done_.contains(key)) {
+  void Close(Cell cell) {
+    cell.lines = std::move(held_[cell.key]);
+    held_.erase(cell.key);
+    const auto [place, is_new] = places_.emplace(cell.key, cells_.size());
+    if (is_new) {
+      cells_.push_back(std::move(cell));
+      return;
+    }
+    Cell& known = cells_[place->second];
+    if (cell.failed() && !known.failed()) return;
+    if (!known.failed()) cell.n_recorded += known.n_recorded;
+    known = std::move(cell);
+  }
+
+  static void Add(LabRecords& lab, Cell& cell) {
+    if (cell.n_recorded > 1)
       lab.records.notes.push_back(
-          fmt::format("Cell “{}” is recorded twice; the first is shown.", key.second));
+          fmt::format("Cell “{}” is recorded {}; the last is shown.", cell.key.second,
+                      cell.n_recorded == 2 ? "twice" : fmt::format("{} times", cell.n_recorded)));
+    if (!cell.is_done()) {
+      lab.open.push_back({cell.key.second, Text(cell.end, "state"), Text(cell.end, "reason")});
       return;
     }
-    if (Text(end, "state") != "done") {
-      lab.open.push_back({key.second, Text(end, "state"), Text(end, "reason")});
-      return;
-    }
-    done_.insert(key);
     ++lab.n_done;
-    for (const Json& run : runs_)
-      if (std::none_of(lab.runs.begin(), lab.runs.end(),
-                       [&](const Json& known) { return IsSameRun(known, run); }))
-        lab.runs.push_back(run);
-    for (Json& line : lines) Keep(lab, end, std::move(line));
+    auto run = std::find_if(lab.runs.begin(), lab.runs.end(),
+                            [&](const LabRun& known) { return IsSameRun(known.run, *cell.run); });
+    if (run == lab.runs.end()) run = lab.runs.insert(run, {.run = *cell.run});
+    AddOnce(run->files, cell.path);
+    for (Json& line : cell.lines) Keep(lab, cell.end, std::move(line));
   }
 
   static void Keep(LabRecords& lab, const Json& end, Json line) {
@@ -117,15 +149,11 @@ class Reader {
       lab.masses.push_back(std::move(line));
       return;
     }
-    const bool is_layer = kind == "layer";
-    const bool is_of_policy =
-        kind == "policy" || kind == "item" || kind == "exact" || kind == "guard";
-    if (!is_layer && !is_of_policy) return;
     for (const char* bulky : {"autonomous_text", "autonomous_tokens"}) line.erase(bulky);
     if (const auto it = end.find("parameters"); it != end.end() && it->is_object())
       for (const auto& [name, value] : it->items())
         if (!line.contains(name)) line[name] = value;
-    (is_layer ? lab.records.layers : lab.records.policies).push_back(std::move(line));
+    (kind == "layer" ? lab.records.layers : lab.records.policies).push_back(std::move(line));
   }
 
   // A run was stopped here, and what it left open counts nowhere.
@@ -135,9 +163,12 @@ class Reader {
   }
 
   std::vector<LabRecords> experiments_;
+  std::vector<Cell> cells_;  // each once, in the order in which they were first ended
+  std::map<Key, size_t> places_;
   std::map<Key, std::vector<Json>> held_;
-  std::vector<Json> runs_;  // of this file
-  std::set<Key> done_, begun_;
+  std::string path_;
+  std::shared_ptr<const Json> run_;  // nearest before, in this file
+  std::set<Key> begun_;
 };
 
 // A rank has a file of its own.
@@ -146,7 +177,7 @@ Result<std::vector<std::string>> FilesOf(const std::string& folder) {
   std::vector<std::string> files;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
-    if (name.starts_with("records-") && name.ends_with(".jsonl")) files.push_back(it->path());
+    if (IsRecordsFileName(name)) files.push_back(it->path());
   }
   if (error) return Error{fmt::format("cannot read folder '{}': {}", folder, error.message())};
   if (files.empty())

@@ -1,130 +1,78 @@
-// The page of lab folders, from made records: what counts as done, how figures are pooled, what is
-// said of them.
+// The page of lab folders, from made records: how figures are pooled, what is drawn and said of
+// them.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "report/html.h"
 #include "report/lab_charts.h"
-#include "report/lab_cost_charts.h"
 #include "report/lab_findings.h"
-#include "report/lab_records.h"
 #include "report/lab_view.h"
-#include "report/test_page.h"
-#include "tests/report/made_lab.h"
+#include "report/test_lab.h"
 
 namespace condense::report {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::Not;
 
-class LabReportTest : public ReportTest {
- protected:
-  // A folder with one file of these lines a rank.
-  std::string Folder(const std::string& name, const std::vector<std::string>& files) {
-    fs::create_directories(Path(name));
-    for (size_t rank = 0; rank < files.size(); ++rank)
-      Write(fmt::format("{}/records-{}.jsonl", name, rank), files[rank]);
-    return Path(name);
-  }
-  std::vector<LabRecords> Read(const std::vector<std::string>& files) {
-    auto labs = ReadLabFolders({Folder("lab", files)});
-    EXPECT_TRUE(labs.ok()) << labs.error();
-    return labs.ok() ? labs.value() : std::vector<LabRecords>{};
-  }
-};
-
-// The end of a cell and one policy line of it.
-std::vector<Json> OneCell(const std::string& id, const std::string& state, double match) {
-  Json policy = LabLine("policy", "e", id), end = LabLine("cell", "e", id);
-  policy.update({{"policy", "mean"}, {"teacher", "greedy"}, {"tf_match", match}});
-  end.update({{"policy", "mean"},
-              {"state", state},
-              {"reason", "made reason"},
-              {"parameters", {{"context", 64}, {"offset", id.size()}}}});
-  return {policy, end};
-}
-
-std::string RunLine() { return ToLines({MakeLabRecords({.contexts = {}}).front()}); }
-
-TEST_F(LabReportTest, OnlyFinishedCellsCount) {
-  const std::string open = ToLines({OneCell("killed", "done", 0.1).front()});
-  const auto labs = Read({RunLine() + ToLines(OneCell("failed", "failed", 0.2)) + open + RunLine() +
-                          ToLines(OneCell("failed-then-done", "failed", 0.3)) +
-                          ToLines(OneCell("failed-then-done", "done", 0.9)) + open});
-  ASSERT_EQ(labs.size(), 1u);
-  EXPECT_EQ(labs[0].n_done, 1);
-  ASSERT_EQ(labs[0].records.policies.size(), 1u);
-  EXPECT_EQ(labs[0].records.policies[0]["tf_match"], 0.9);
-  EXPECT_EQ(labs[0].records.policies[0]["context"], 64) << "the cell's parameters";
-  ASSERT_EQ(labs[0].open.size(), 1u);
-  EXPECT_EQ(labs[0].open[0].cell, "failed");
-  EXPECT_EQ(labs[0].open[0].reason, "made reason");
-  EXPECT_THAT(labs[0].records.notes,
-              testing::ElementsAre(HasSubstr("“killed” was begun but not finished")));
-}
-
-TEST_F(LabReportTest, RanksAndFoldersAreOneExperiment) {
-  const std::string a = RunLine() + ToLines(OneCell("a", "done", 0.5)),
-                    b = RunLine() + ToLines(OneCell("b", "done", 0.7));
-  const auto labs = ReadLabFolders({Folder("one", {a, b}), Folder("two", {b})});
-  ASSERT_TRUE(labs.ok()) << labs.error();
-  ASSERT_EQ(labs->size(), 1u);
-  EXPECT_EQ(labs.value()[0].n_done, 2);
-  EXPECT_EQ(labs.value()[0].files.size(), 3u);
-  EXPECT_EQ(labs.value()[0].runs.size(), 1u) << "the same program on the same machine";
-  EXPECT_THAT(labs.value()[0].records.notes,
-              testing::ElementsAre(HasSubstr("“b” is recorded twice")));
-}
-
-TEST_F(LabReportTest, RefusesWhatIsNoFolderOfTheLab) {
-  const auto refusal = [&](const std::string& folder) {
-    const std::string out = Path("out.html");
-    const Status status = WriteReport({folder}, out);
-    EXPECT_FALSE(status.ok());
-    EXPECT_FALSE(fs::exists(out));
-    return status.error();
-  };
-  fs::create_directories(Path("empty"));
-  EXPECT_THAT(refusal(Path("empty")), HasSubstr("holds no records-*.jsonl: name one that"));
-  const auto in_folder = [&](const std::string& lines) {
-    const std::string folder = Folder("bad", {lines});
-    return refusal(folder).substr(folder.size() + 1);
-  };
-  EXPECT_EQ(in_folder(ToLines(OneCell("a", "done", 1))),
-            "records-0.jsonl:1: a 'policy' record before any 'run' record");
-  EXPECT_EQ(in_folder(RunLine() + "{\"schema\":1,\"record\":\"step\",\"policy\":\"p\","
-                                  "\"teacher\":\"t\",\"decision\":1}\n"),
-            "records-0.jsonl:2: a 'step' record without 'experiment': not a line of the lab");
-  EXPECT_EQ(in_folder(RunLine() + "{\"schema\":2,\"record\":\"run\"}\n"),
-            "records-0.jsonl:2: records of schema 2 are unknown; this program reads schema 1");
-  EXPECT_EQ(
-      in_folder(RunLine() + "{\"schema\":1,\"record\":\"item\",\"policy\":\"p\",\"task\":\"t\","
-                            "\"expected\":\"x\"}\n"),
-      "records-0.jsonl:2: field 'expected' is not a list of texts");
+// A finished cell for each of these, its policy line with these fields.
+std::vector<Json> CellsWith(const std::vector<Json>& fields) {
+  std::vector<Json> lines;
+  for (size_t i = 0; i < fields.size(); ++i)
+    for (Json& line : OneCell(fmt::format("c{}", i), "done", 0.9)) {
+      if (line["record"] == "policy") line.update(fields[i]);
+      lines.push_back(std::move(line));
+    }
+  return lines;
 }
 
 TEST_F(LabReportTest, PoolsOverPrefixesAndItems) {
-  const auto shares = PoolOf({1, 0, 1, 1});
+  const auto shares = PoolOf({1, 0, 1, 1}, /*of_items=*/true);
   EXPECT_EQ(shares->n, 4u);
   EXPECT_EQ(shares->mean, 0.75);
   EXPECT_NEAR(*shares->low, 0.3006, 1e-4) << "Wilson's";
   EXPECT_NEAR(*shares->high, 0.9544, 1e-4);
-  const auto means = PoolOf({0.5, 0.7, 0.9});
+  const auto means = PoolOf({0.5, 0.7, 0.9}, /*of_items=*/false);
   EXPECT_NEAR(means->mean, 0.7, 1e-12);
   EXPECT_NEAR(*means->low, 0.5, 1e-12) << "the bootstrap of three reaches its least value";
   EXPECT_NEAR(*means->high, 0.9, 1e-12);
-  EXPECT_FALSE(PoolOf({0.5})->low) << "one value has no interval";
-  EXPECT_FALSE(PoolOf({}));
+  EXPECT_FALSE(PoolOf({0.5}, /*of_items=*/false)->low) << "one value has no interval";
+  EXPECT_FALSE(PoolOf({}, /*of_items=*/true));
+}
+
+// By what a figure is, not by its values: shares of decisions that happen to be whole are means
+// over prefixes, and items found in part are items.
+TEST_F(LabReportTest, IntervalsFollowWhatAFigureIs) {
+  std::vector<Json> lines;
+  for (int i = 0; i < 5; ++i) {
+    std::vector<Json> cell = OneCell(fmt::format("c{}", i), "done", 1);
+    cell[0].update({{"kv_read_share", 0.1}});
+    lines.insert(lines.end(), cell.begin(), cell.end());
+    Json item = LabLine("item", "e", fmt::format("i{}", i)), end = cell[1];
+    item.update(
+        {{"policy", "mean"}, {"task", "t"}, {"kv_read_share", 0.1}, {"score", i < 2 ? 0.5 : 1}});
+    end["cell"] = item["cell"];
+    lines.push_back(item);
+    lines.push_back(end);
+  }
+  const auto labs = Read({RunLine() + ToLines(lines)});
+  int n_seen = 0;
+  for (const Chart& chart : MakeLabCharts(MakeLabView(labs[0]))) {
+    if (chart.id != "lab-e-match" && chart.id != "lab-e-score") continue;
+    ++n_seen;
+    const Json& point = chart.spec["datasets"]["points"][0];
+    EXPECT_EQ(point["n"], 5);
+    EXPECT_NEAR(double{point["low"]}, chart.id == "lab-e-match" ? 1 : 0.376, 1e-3)
+        << "the bootstrap's of five ones; Wilson's of 0.8";
+  }
+  EXPECT_EQ(n_seen, 2);
 }
 
 TEST_F(LabReportTest, ChartsHoldTheRecordsFigures) {
@@ -179,14 +127,10 @@ TEST_F(LabReportTest, NeedlesAreAPanelAPolicy) {
 }
 
 TEST_F(LabReportTest, SurvivalCurvesFollowTheRuns) {
-  std::vector<Json> lines;
-  int i = 0;
-  for (const Json& t_div : {Json(3), Json(3), Json(10), Json(nullptr)}) {
-    std::vector<Json> cell = OneCell(fmt::format("c{}", i++), "done", 0.9);
-    cell[0].update({{"t_div", t_div}, {"n_decisions", 127}});
-    lines.insert(lines.end(), cell.begin(), cell.end());
-  }
-  const auto labs = Read({RunLine() + ToLines(lines)});
+  std::vector<Json> fields;
+  for (const Json& t_div : {Json(3), Json(3), Json(10), Json(nullptr)})
+    fields.push_back({{"t_div", t_div}, {"n_decisions", 127}});
+  const auto labs = Read({RunLine() + ToLines(CellsWith(fields))});
   const LabView lab = MakeLabView(labs[0]);
   for (const Chart& chart : MakeLabCharts(lab)) {
     if (chart.id != "lab-e-survival") continue;
@@ -205,32 +149,77 @@ TEST_F(LabReportTest, SurvivalCurvesFollowTheRuns) {
   FAIL() << "no survival chart";
 }
 
-TEST_F(LabReportTest, SpeedsCrossBetweenDepths) {
+// Cells of one policy at these depths, with its speed and dense's.
+std::vector<Json> SpeedCells(const std::string& policy,
+                             const std::vector<std::tuple<int, int, int>>& speeds) {
   std::vector<Json> lines;
-  for (const auto& [context, sparse, dense] :
-       {std::tuple(1000, 40, 50), std::tuple(2000, 40, 40), std::tuple(4000, 38, 30)}) {
-    std::vector<Json> cell = OneCell(fmt::format("c{}", context), "done", 0.9);
-    cell[0].update({{"sparse_tokens_per_second", sparse}, {"dense_tokens_per_second", dense}});
+  for (const auto& [context, sparse, dense] : speeds) {
+    std::vector<Json> cell = OneCell(fmt::format("{} {}", policy, context), "done", 0.9);
+    cell[0].update({{"policy", policy},
+                    {"sparse_tokens_per_second", sparse},
+                    {"dense_tokens_per_second", dense}});
     cell[1]["parameters"]["context"] = context;
     lines.insert(lines.end(), cell.begin(), cell.end());
   }
+  return lines;
+}
+
+const Chart& SpeedChart(const std::vector<Chart>& charts) {
+  const auto chart = std::find_if(charts.begin(), charts.end(),
+                                  [](const Chart& known) { return known.id == "lab-e-depth"; });
+  CONDENSE_CHECK(chart != charts.end());
+  return *chart;
+}
+
+TEST_F(LabReportTest, SpeedsAreFasterFromWhereTheyPass) {
+  const auto labs = Read(
+      {RunLine() + ToLines(SpeedCells("mean", {{1000, 40, 50}, {2000, 40, 40}, {4000, 38, 30}}))});
+  const LabView lab = MakeLabView(labs[0]);
+  const std::vector<Chart> charts = MakeLabCharts(lab);
+  EXPECT_THAT(SpeedChart(charts).table, HasSubstr(">faster from about 2,000 tokens</td>"));
+  EXPECT_THAT(LabFindingsHtml(lab), HasSubstr("A  mean, faster from about 2,000 tokens. "));
+  EXPECT_EQ(SpeedChart(charts).spec["datasets"]["crossings"][0]["said"], "A from 2,000");
+}
+
+// What is said of all depths is true at every one of them, and one depth is no "every depth".
+TEST_F(LabReportTest, SpeedsAreSaidAsTheyWereMeasured) {
+  const auto said = [&](const std::vector<std::tuple<int, int, int>>& speeds) {
+    const auto labs = Read({RunLine() + ToLines(SpeedCells("mean", speeds))});
+    const std::vector<Chart> charts = MakeLabCharts(MakeLabView(labs[0]));
+    const std::string& table = SpeedChart(charts).table;
+    const size_t at = table.find("Where a policy");
+    const size_t cell = at == table.npos ? at : table.rfind("<td class=\"word\">");
+    return at == table.npos ? "" : table.substr(cell + 17, table.find("</td>", cell) - cell - 17);
+  };
+  EXPECT_EQ(said({{1000, 60, 50}, {3000, 30, 40}}), "faster up to about 2,000 tokens");
+  EXPECT_EQ(said({{1000, 40, 50}, {3000, 50, 40}, {5000, 30, 40}}),
+            "faster from about 2,000 to about 4,000 tokens");
+  EXPECT_EQ(said({{1000, 60, 50}, {3000, 40, 50}, {5000, 60, 50}}),
+            "faster up to about 2,000 and from about 4,000 tokens");
+  EXPECT_EQ(said({{1000, 60, 50}, {3000, 50, 50}, {5000, 60, 50}}),
+            "faster up to about 3,000 and from about 3,000 tokens");
+  EXPECT_EQ(said({{1000, 60, 50}, {3000, 51, 50}}), "faster at every depth measured");
+  EXPECT_EQ(said({{1000, 50, 50}, {3000, 40, 50}}), "no faster at any depth measured");
+  EXPECT_EQ(said({{1000, 40, 50}}), "no faster at 1,000 tokens, the one depth measured");
+  EXPECT_EQ(said({{1000, 60, 50}}), "faster at 1,000 tokens, the one depth measured");
+}
+
+// A row of a budget has no letter of its own; its name may begin with any character.
+TEST_F(LabReportTest, MarksOfCrossingsAreWholeCharacters) {
+  std::vector<Json> lines = SpeedCells("é:budget=5%", {{1000, 40, 50}, {3000, 50, 40}});
+  for (Json& line : lines)
+    if (line["record"] == "policy") line["budget"] = 0.05;
   const auto labs = Read({RunLine() + ToLines(lines)});
-  const std::vector<Crossing> crossings = Crossings(MakeLabView(labs[0]));
-  ASSERT_EQ(crossings.size(), 1u);
-  EXPECT_EQ(crossings[0].depth, 2000);
-  EXPECT_TRUE(crossings[0].faster);
+  const std::vector<Chart> charts = MakeLabCharts(MakeLabView(labs[0]));
+  EXPECT_EQ(SpeedChart(charts).spec["datasets"]["crossings"][0]["said"], "é 5 % from 2,000");
 }
 
 TEST_F(LabReportTest, LostRunsAreCounted) {
-  std::vector<Json> lines;
-  int i = 0;
+  std::vector<Json> fields;
   for (const auto& [match, ratio] :
-       {std::pair(0.6, 3.0), std::pair(0.6, 1.5), std::pair(0.9, 2.5), std::pair(0.7, 2.0)}) {
-    std::vector<Json> cell = OneCell(fmt::format("c{}", i++), "done", match);
-    cell[0]["ppl_ratio"] = ratio;
-    lines.insert(lines.end(), cell.begin(), cell.end());
-  }
-  const auto labs = Read({RunLine() + ToLines(lines)});
+       {std::pair(0.6, 3.0), std::pair(0.6, 1.5), std::pair(0.9, 2.5), std::pair(0.7, 2.0)})
+    fields.push_back({{"tf_match", match}, {"ppl_ratio", ratio}});
+  const auto labs = Read({RunLine() + ToLines(CellsWith(fields))});
   const RunsLost lost = CountLost(MakeLabView(labs[0]), "greedy");
   EXPECT_EQ(lost.n, 4);
   EXPECT_EQ(lost.n_match, 2);
@@ -248,10 +237,7 @@ TEST_F(LabReportTest, ThePageSaysWhatWasFoundFirstAndLinksItsRecords) {
       .tables = {
           {"A table", {{"cell", true}, {"published"}}, {{"x", "0 & 60"}}, "below\nand <below>\n"}}};
   ASSERT_TRUE(WriteReport({folder}, out, {notes}).ok());
-  std::ifstream in(out, std::ios::binary);
-  std::stringstream all;
-  all << in.rdbuf();
-  const std::string page = Body(all.str());
+  const std::string page = Body(ReadAll(out));
   const size_t found = page.find("What was found"), article = page.find("<article");
   ASSERT_NE(found, page.npos);
   EXPECT_LT(found, article);

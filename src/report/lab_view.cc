@@ -12,6 +12,25 @@
 #include "report/html.h"
 
 namespace condense::report {
+namespace {
+
+std::vector<double> ValuesOf(const std::vector<const Json*>& lines, const char* field) {
+  std::vector<double> values;
+  for (const Json* line : lines)
+    if (const auto value = Share(*line, field)) values.push_back(*value);
+  return values;
+}
+
+// An item found in part counts in part; the spread of such is below that of found or not, for which
+// Wilson's interval is made.
+Interval ItemsInterval(double share, size_t n) {
+  const auto lower = [&](double of) {
+    return of <= 0 ? 0 : WilsonLowerBound(std::min(of, 1.0), static_cast<int64_t>(n), kZ95);
+  };
+  return {lower(share), 1 - lower(1 - share)};
+}
+
+}  // namespace
 
 std::string ModelName(const Json& line) {
   std::string name = Text(line, "model");
@@ -28,7 +47,7 @@ std::optional<double> ContextOf(const Json& line) {
 std::string LabView::Setting(const Json& line) const {
   const auto context = ContextOf(line);
   const std::string tokens = context ? FormatCount(*context) + " tokens" : "any context";
-  return several_models ? fmt::format("{}, {}", ModelName(line), tokens) : tokens;
+  return several_models() ? fmt::format("{}, {}", ModelName(line), tokens) : tokens;
 }
 
 std::vector<const Json*> LabView::Lines(const PolicyRow& row, const char* kind,
@@ -40,45 +59,28 @@ std::vector<const Json*> LabView::Lines(const PolicyRow& row, const char* kind,
   return lines;
 }
 
-std::vector<std::string> LabView::Teachers() const {
-  std::vector<std::string> teachers = view.Teachers();
-  std::erase(teachers, "");
-  return teachers;
-}
-
 LabView MakeLabView(const LabRecords& lab) {
   LabView out{.lab = &lab, .view = MakeView(lab.records, 0)};
   out.view.id = "lab-" + lab.experiment;
   std::set<std::string> models;
   for (const Json& line : lab.records.policies) models.insert(ModelName(line));
   for (const Json& line : lab.masses) models.insert(ModelName(line["parameters"]));
-  out.several_models = models.size() > 1;
+  out.models.assign(models.begin(), models.end());
   std::set<std::tuple<std::string, double, std::string>> ordered;
   for (const Json& line : lab.records.policies)
     ordered.emplace(ModelName(line), ContextOf(line).value_or(0), out.Setting(line));
   for (const auto& [model, context, setting] : ordered) out.settings.push_back(setting);
+  out.speeds = SpeedsOf(out);
   return out;
 }
 
-std::optional<Pool> PoolOf(const std::vector<double>& values) {
-  if (values.empty()) return std::nullopt;
-  Pool pool{.n = values.size(), .mean = Mean(values), .median = Quantile(values, 0.5)};
-  if (values.size() < 2) return pool;
-  const bool counts =
-      std::all_of(values.begin(), values.end(), [](double v) { return v == 0 || v == 1; });
-  const Interval interval = counts ? WilsonInterval(std::count(values.begin(), values.end(), 1.0),
-                                                    static_cast<int64_t>(values.size()))
-                                   : BootstrapInterval(values, Mean);
-  pool.low = interval.low;
-  pool.high = interval.high;
-  return pool;
-}
-
-std::optional<Pool> PoolField(const std::vector<const Json*>& lines, const char* field) {
-  std::vector<double> values;
+std::vector<const Json*> OncePerCell(const std::vector<const Json*>& lines, const char* field) {
+  std::vector<const Json*> out;
+  std::set<std::pair<std::string, std::string>> seen;
   for (const Json* line : lines)
-    if (const auto value = Share(*line, field)) values.push_back(*value);
-  return PoolOf(values);
+    if (line->contains(field) && seen.emplace(Text(*line, "cell"), Text(*line, "model")).second)
+      out.push_back(line);
+  return out;
 }
 
 std::vector<const Json*> Having(const std::vector<const Json*>& lines, const char* field,
@@ -89,10 +91,36 @@ std::vector<const Json*> Having(const std::vector<const Json*>& lines, const cha
   return out;
 }
 
+std::optional<Pool> PoolOf(const std::vector<double>& values, bool of_items) {
+  if (values.empty()) return std::nullopt;
+  Pool pool{.n = values.size(), .mean = Mean(values)};
+  if (values.size() < 2) return pool;
+  const Interval interval =
+      of_items ? ItemsInterval(pool.mean, pool.n) : BootstrapInterval(values, Mean);
+  pool.low = interval.low;
+  pool.high = interval.high;
+  return pool;
+}
+
+std::optional<Pool> PoolField(const std::vector<const Json*>& lines, const char* field,
+                              bool of_items) {
+  return PoolOf(ValuesOf(lines, field), of_items);
+}
+
+std::optional<double> MeanField(const std::vector<const Json*>& lines, const char* field) {
+  const std::vector<double> values = ValuesOf(lines, field);
+  return values.empty() ? std::nullopt : std::optional(Mean(values));
+}
+
+Json IntervalText(const Pool& pool, std::string (*format)(double)) {
+  return pool.low ? Json(fmt::format("{} to {}", format(*pool.low), format(*pool.high)))
+                  : Json(nullptr);
+}
+
 std::string PoolText(const Pool& pool, std::string (*format)(double)) {
-  if (!pool.low) return fmt::format("{} (n {})", format(pool.mean), pool.n);
-  return fmt::format("{} ({} to {}, n {})", format(pool.mean), format(*pool.low),
-                     format(*pool.high), pool.n);
+  const Json interval = IntervalText(pool, format);
+  return fmt::format("{} ({}n {})", format(pool.mean),
+                     interval.is_null() ? "" : interval.get<std::string>() + ", ", pool.n);
 }
 
 }  // namespace condense::report

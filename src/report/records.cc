@@ -247,6 +247,18 @@ void NoteUnfinished(RunRecords& run) {
 
 }  // namespace
 
+bool IsRecordsFileName(const std::string& name) {
+  return name.starts_with("records-") && name.ends_with(".jsonl");
+}
+
+bool IsRecordsFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string line;
+  if (in.peek() != '{' || !std::getline(in, line)) return false;
+  const Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return record.is_object() && record.contains("schema") && record.contains("record");
+}
+
 std::optional<double> Number(const Json& record, const char* key) {
   if (!record.is_object()) return std::nullopt;
   const auto it = record.find(key);

@@ -41,6 +41,11 @@ Result<RecordsEnd> ForEachRecord(const std::string& path, const RecordSink& sink
 // Appends the runs of `path` to `runs`.
 Status ReadRecords(const std::string& path, std::vector<RunRecords>& runs);
 
+// "records-0.jsonl": what a lab folder names the records of a rank.
+bool IsRecordsFileName(const std::string& name);
+// Whether the file's first line is a record, of whatever schema.
+bool IsRecordsFile(const std::string& path);
+
 // The value of a numeric field; nothing where it is absent or null.
 std::optional<double> Number(const Json& record, const char* key);
 // As Number; true is 1 and false 0.

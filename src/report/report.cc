@@ -44,9 +44,8 @@ std::string Fill(std::string_view page, const std::map<std::string_view, std::st
 }
 
 std::string NotesHtml(const RunView& view) {
-  std::string out;
-  for (const std::string& note : view.records->notes)
-    out += fmt::format("<li>{}</li>", EscapeHtml(note));
+  std::vector<std::string> notes;
+  for (const std::string& note : view.records->notes) notes.push_back(EscapeHtml(note));
   std::string no_text;
   for (const PolicyRow& row : view.rows)
     if (!row.Line("text"))
@@ -55,13 +54,11 @@ std::string NotesHtml(const RunView& view) {
                                      [](const PolicyRow& row) { return row.Line("text"); });
   if (none_has && view.is_grid()) no_text = "any row";
   if (!no_text.empty())
-    out += fmt::format(
-        "<li>No run on the file’s own next tokens (teacher “text”) is recorded for {}: the "
-        "file ended at the prompt, or the run was interrupted.</li>",
-        no_text);
-  return out.empty()
-             ? ""
-             : "<ul class=\"notes\" aria-label=\"Notes on these records\">" + out + "</ul>\n";
+    notes.push_back(
+        fmt::format("No run on the file’s own next tokens (teacher “text”) is recorded for {}: the "
+                    "file ended at the prompt, or the run was interrupted.",
+                    no_text));
+  return NotesList("Notes on these records", notes);
 }
 
 // A handful of policies: every figure and every text in sight.
@@ -74,11 +71,6 @@ std::string RowSections(const RunView& view, const std::string& charts) {
       Scrolled(DecisionsTable(view), "Decisions, table"),
       Scrolled(CostTable(view), "Bytes and speed, table"), LegendHtml(view), charts,
       PartingHtml(view));
-}
-
-std::string Folded(const char* summary, const std::string& html) {
-  return fmt::format("<details class=\"more\"><summary>{}</summary>\n{}</details>\n", summary,
-                     html);
 }
 
 // Many policies at the same budgets: charts first, then a line a cell; the rest folded away.
@@ -126,11 +118,31 @@ Status WriteFile(const std::string& path, const std::string& bytes) {
 }  // namespace
 }  // namespace report
 
+Status CheckReportPlace(const std::vector<std::string>& paths, const std::string& out_html) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path folder = fs::path(out_html).parent_path();
+  for (const std::string& path : paths) {
+    if (fs::is_directory(path, error) &&
+        report::IsRecordsFileName(fs::path(out_html).filename().string()) &&
+        fs::equivalent(path, folder.empty() ? "." : folder, error))
+      return Error{fmt::format(
+          "the report '{}' would lie among the records of '{}', by such a name", out_html, path)};
+    if (fs::equivalent(path, out_html, error))
+      return Error{fmt::format("the report '{}' would be written over the records", out_html)};
+  }
+  if (report::IsRecordsFile(out_html))
+    return Error{
+        fmt::format("the report '{}' would be written over the records that lie there", out_html)};
+  return {};
+}
+
 Status WriteReport(const std::vector<std::string>& paths, const std::string& out_html,
                    const std::vector<ExperimentNotes>& notes) {
   using namespace report;
   if (paths.empty())
     return Error{"no records to report: name at least one file or folder of `condense lab run`"};
+  if (Status status = CheckReportPlace(paths, out_html); !status.ok()) return status;
   std::vector<RunRecords> runs;
   std::vector<std::string> folders;
   for (const std::string& path : paths) {

@@ -30,11 +30,15 @@ struct ExperimentNotes {
   std::vector<ReportTable> tables{};
 };
 
+// Whether a page may be written there: not over a file of records, be it one of `paths` or any
+// other, nor into a folder of `paths` under a name that its records have.
+Status CheckReportPlace(const std::vector<std::string>& paths, const std::string& out_html);
+
 // Reads every one of `paths`, a file of records (one or more runs) or a folder of `condense lab
 // run`, and writes `out_html`, replacing it only when the whole page was written. Errors name the
 // file and the line: unreadable file, malformed line, unknown schema, field of a wrong type, a file
-// without a run, a folder without records. A cut last line (an interrupted run) is tolerated and
-// noted in the page.
+// without a run, a folder without records; or CheckReportPlace. A cut last line (an interrupted
+// run) is tolerated and noted in the page.
 Status WriteReport(const std::vector<std::string>& paths, const std::string& out_html,
                    const std::vector<ExperimentNotes>& notes = {});
 

@@ -203,13 +203,28 @@ TEST_F(ReportTest, RefusesFilesThatCannotBeReadOrWritten) {
               HasSubstr("cannot write report"));
 }
 
+// Whatever a caller checked before: records are not written over, be they of this page or others.
+TEST_F(ReportTest, RefusesToWriteOverRecords) {
+  const std::string records = Write("records.jsonl", Lines()), bytes = ReadAll(records);
+  const std::string other = Write("other.jsonl", Lines({.model = "other"}));
+  std::filesystem::create_directories(Path("lab"));
+  const std::string lab = Write("lab/records-0.jsonl", Lines());
+  std::filesystem::create_symlink(records, Path("link.html"));
+  for (const std::string& out : {records, other, lab, Path("link.html")}) {
+    EXPECT_THAT(WriteReport({records}, out).error(),
+                HasSubstr("would be written over the records"));
+    EXPECT_EQ(ReadAll(records), bytes);
+  }
+  EXPECT_EQ(ReadAll(lab), bytes);
+  EXPECT_THAT(WriteReport({Path("lab")}, Path("lab/records-1.jsonl")).error(),
+              HasSubstr("would lie among the records of '" + Path("lab") + "'"));
+  EXPECT_FALSE(std::filesystem::exists(Path("lab/records-1.jsonl")));
+}
+
 TEST_F(ReportTest, AFailedReportLeavesTheOldOne) {
   const std::string out = Write("report.html", "old");
   EXPECT_FALSE(WriteReport({Write("bad.jsonl", "{}\n")}, out).ok());
-  std::ifstream in(out);
-  std::string old;
-  in >> old;
-  EXPECT_EQ(old, "old");
+  EXPECT_EQ(ReadAll(out), "old");
 }
 
 TEST_F(ReportTest, SeveralRunsAreSeveralArticles) {
@@ -254,10 +269,9 @@ TEST_F(ReportTest, EmbedsTheWholeBundle) {
 }
 
 TEST_F(ReportTest, ChartsCarryTheRecordsFigures) {
-  std::vector<RunRecords> runs;
   const std::vector<Json> records = MakeRecords({});
-  ASSERT_TRUE(ReadRecords(Write("records.jsonl", ToLines(records)), runs).ok());
-  const RunView view = MakeView(runs.front(), 0);
+  const RunRecords run = RunOf(ToLines(records));
+  const RunView view = MakeView(run, 0);
   const std::vector<Chart> charts = MakeCharts(view);
   std::vector<std::string> ids;
   for (const Chart& chart : charts) {

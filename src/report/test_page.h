@@ -10,10 +10,18 @@
 #include <vector>
 
 #include "base/test_folder.h"
+#include "report/records.h"
 #include "report/report.h"
 #include "tests/report/made_records.h"
 
 namespace condense::report {
+
+inline std::string ReadAll(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream all;
+  all << in.rdbuf();
+  return all.str();
+}
 
 class ReportTest : public FolderTest {
  protected:
@@ -23,10 +31,15 @@ class ReportTest : public FolderTest {
     const std::string out = Path("report.html");
     const Status status = WriteReport(files, out);
     EXPECT_TRUE(status.ok()) << status.error();
-    std::ifstream in(out, std::ios::binary);
-    std::stringstream all;
-    all << in.rdbuf();
-    return all.str();
+    return ReadAll(out);
+  }
+
+  // The first run of records that must be accepted.
+  RunRecords RunOf(const std::string& bytes) {
+    std::vector<RunRecords> runs;
+    const Status status = ReadRecords(Write("records.jsonl", bytes), runs);
+    EXPECT_TRUE(status.ok()) << status.error();
+    return runs.empty() ? RunRecords{} : runs.front();
   }
 
   // The reason why these records are refused; no page may be left behind.
