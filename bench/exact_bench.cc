@@ -6,16 +6,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "base/whole_file.h"
 #include "decode/exact.h"
 #include "decode/log.h"
+#include "metrics/stats.h"
 
 namespace condense {
 namespace {
@@ -29,20 +29,12 @@ struct Options {
 };
 
 struct Arm {
-  std::string name, draft;
-  int length = 0;
+  std::string name;
+  DraftText draft;
+  int length = 0;  // 0: chosen
   std::vector<double> speeds, ratios, set_up;
   ExactCounters counters;  // of the last round
 };
-
-// Of a sorted copy, by linear interpolation.
-double Quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  const double at = share * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<size_t>(at);
-  const size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
-}
 
 class Bench {
  public:
@@ -66,18 +58,32 @@ class Bench {
   }
 
  private:
-  Status Prepare() {
+  Status ReadArms() {
     for (const std::string& text : options_.arms) {
       const size_t at = text.rfind('@');
       const std::string length = at == std::string::npos ? "auto" : text.substr(at + 1);
-      const Result<int64_t> n = length == "auto" ? Result<int64_t>(0) : ParseInt(length);
-      if (!n.ok()) return Error{text + ": " + n.error()};
+      const Result<int> n = ParseAutoOr(length, ExactOptions::kMostDrafted);
+      if (!n.ok()) return Error{fmt::format("--arm {}: {}", text, n.error())};
+      const Result<DraftText> draft = ReadDraft(text.substr(0, at));
+      if (!draft.ok()) return Error{fmt::format("--arm {}: {}", text, draft.error())};
       Arm arm;
       arm.name = text;
-      arm.draft = text.substr(0, at);
-      arm.length = static_cast<int>(n.value());
+      arm.draft = draft.value();
+      arm.length = n.value();
+      const int rows = ExactOptions::RowsOf(arm.draft, arm.length);
+      if (options_.depth < static_cast<size_t>(rows)) {
+        return Error{fmt::format(
+            "--depth {}: arm {} is probed with {} tokens of the prompt: give that many or more",
+            options_.depth, text, rows)};
+      }
       arms_.push_back(std::move(arm));
     }
+    return Status();
+  }
+
+  Status Prepare() {
+    const Status read = ReadArms();
+    if (!read.ok()) return read;
     const Result<std::string> path = Plugin::FindPath();
     if (!path.ok()) return Error{path.error()};
     Result<Plugin> plugin = Plugin::Load(path.value());
@@ -87,9 +93,9 @@ class Bench {
     Result<std::unique_ptr<Model>> model = Model::Load(options_.model);
     if (!model.ok()) return Error{model.error()};
     model_ = std::move(model.value());
-    std::ifstream in(options_.text, std::ios::binary);
-    const std::string bytes(std::istreambuf_iterator<char>(in), {});
-    std::vector<Token> tokens = model_->Tokenise(bytes);
+    const Result<std::string> bytes = ReadWholeFile(options_.text);
+    if (!bytes.ok()) return Error{fmt::format("'{}': {}", options_.text, bytes.error())};
+    const std::vector<Token> tokens = model_->Tokenise(bytes.value());
     if (tokens.size() < options_.offset + options_.depth) {
       return Error{fmt::format("'{}' has {} tokens, too few for {} from {} on", options_.text,
                                tokens.size(), options_.depth, options_.offset)};
@@ -103,6 +109,12 @@ class Bench {
     Result<std::unique_ptr<Session>> opened = Session::Open(*model_, session);
     if (!opened.ok()) return Error{opened.error()};
     session_ = std::move(opened.value());
+    // What a policy asks of prompts is kept of those that come after it was in force.
+    for (const Arm& arm : arms_) {
+      const std::string policy = PolicyOfDraft(arm.draft);
+      const Status set = policy.empty() ? Status() : policies_->Set(policy);
+      if (!set.ok()) return set;
+    }
     const Status dense = policies_->Set("dense");
     if (!dense.ok()) return dense;
     fmt::print(stderr, "prefill of {} tokens\n", prompt_.size());
@@ -132,21 +144,18 @@ class Bench {
     const Status back = session_->Rewind();
     if (!back.ok()) return back;
     Clock::time_point start = Clock::now();
-    const bool free = arm.draft.starts_with("lookup");
-    const int rows = arm.length > 0 ? arm.length + 1 : free ? ExactOptions::kMostDrafted + 1 : 9;
+    const int rows = ExactOptions::RowsOf(arm.draft, arm.length);
     Status status = policies_->Set("dense");
     if (!status.ok()) return status;
     const Result<IdentityProbe> probe =
-        ProbeIdentity(*session_, std::span(prompt_).last(static_cast<size_t>(std::min(rows, 32))));
+        ProbeIdentity(*session_, std::span(prompt_).last(static_cast<size_t>(rows)));
     if (!probe.ok()) return Error{probe.error()};
     if (probe->equal_rows < rows) {
       return Error{fmt::format("{}: {} rows are not computed to the bits of single ones, {} are",
                                arm.name, rows, probe->equal_rows)};
     }
-    Result<std::vector<std::unique_ptr<DraftSource>>> sources = ParseDraft(arm.draft, *policies_);
-    if (!sources.ok()) return Error{sources.error()};
     Result<std::unique_ptr<ExactDecoder>> decoder =
-        ExactDecoder::Make(*session_, *policies_, std::move(sources.value()),
+        ExactDecoder::Make(*session_, *plugin_, MakeDrafts(arm.draft, *policies_),
                            {.draft_tokens = arm.length, .most_rows = rows});
     if (!decoder.ok()) return Error{decoder.error()};
     status = decoder.value()->Calibrate(probe.value(), prompt_);

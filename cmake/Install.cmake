@@ -1,7 +1,7 @@
 # make install: the command, the plug-in, the header, the host's libraries that the two were built against, the default
 # model when it is there. Everything finds everything relative to itself: the folder can be moved.
 #   bin/condense   lib/libggml-condense.so   lib/condense/libllama.so.0 …   include/condense/condense.h
-#   share/condense/SmolLM2-135M-Instruct.Q4_1.gguf   share/doc/condense/…
+#   lib/condense-mpi.so (where MPI was found)   share/condense/SmolLM2-135M-Instruct.Q4_1.gguf   share/doc/condense/…
 # lib/ is fixed, not lib64 or lib/x86_64-linux-gnu: the command looks for ../lib/libggml-condense.so.
 if(TARGET condense)
   set_target_properties(condense PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/condense")
@@ -12,6 +12,9 @@ if(TARGET ggml-condense)
   # hosts that carry none.
   set_target_properties(ggml-condense PROPERTIES INSTALL_RPATH "$ORIGIN/condense")
   install(TARGETS ggml-condense LIBRARY DESTINATION lib)
+endif()
+if(TARGET condense-mpi)
+  install(TARGETS condense-mpi LIBRARY DESTINATION lib)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/include/condense/condense.h DESTINATION include/condense)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md DESTINATION share/doc/condense)

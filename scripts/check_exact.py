@@ -19,7 +19,7 @@ TEXTS = ["/usr/share/common-licenses/GPL-3", "README.md", "docs/POLICIES.md", "s
          "docs/METRICS.md", "src/decode/session.cc", "docs/CONDENSE_POLICY.md", "scripts/bench.py"]
 # Whole texts by the sources that people use; drafts that seldom agree are checked on a quarter.
 DRAFTS = [("condense:budget=8%", 1), ("lookup", 1), ("lookup+condense:budget=8%", 1), ("mean:blocks=2", 4),
-          ("quest:blocks=4", 4), ("h2o:tokens=97", 4), ("window:window=16", 4), ("random:blocks=1", 4)]
+          ("pillar:budget=8%", 4), ("quest:blocks=4", 4), ("h2o:tokens=97", 4), ("window:window=16", 4), ("random:blocks=1", 4)]
 # model file, prompts, tokens
 MODELS = [("SmolLM2-135M-Instruct.Q4_1.gguf", 20, 256), ("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf", 5, 128)]
 STOPPED = []  # the run at which Ctrl-C came

@@ -21,7 +21,7 @@ packages=(build-essential cmake ninja-build git ca-certificates python3 python3-
 case $mode in
   run | install) ;;
   test)
-    packages+=(libgtest-dev libgmock-dev librapidcheck-dev curl valgrind)
+    packages+=(libgtest-dev libgmock-dev librapidcheck-dev curl valgrind openmpi-bin libopenmpi-dev)
     [ -n "$cross" ] && packages+=(g++-aarch64-linux-gnu qemu-user)
     ;;
   bench) packages+=(libbenchmark-dev valgrind) ;;
@@ -49,6 +49,8 @@ supplied() {
     libbenchmark-dev) pkg-config --exists benchmark ;;
     valgrind) command -v valgrind && [ -e /usr/include/valgrind/callgrind.h ] ;;
     g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ ;;
+    openmpi-bin) command -v mpirun ;;
+    libopenmpi-dev) command -v mpicc || pkg-config --exists ompi-c ;;
     qemu-user) command -v qemu-aarch64 ;;
     librapidcheck-dev) [ -e /usr/include/rapidcheck.h ] || [ -e /usr/local/include/rapidcheck.h ] ;;
     *) false ;;

@@ -22,8 +22,8 @@
 extern "C" {
 #endif
 
-#define CONDENSE_API_VERSION 3
-#define CONDENSE_API_NAME "condense_api_v3"
+#define CONDENSE_API_VERSION 4
+#define CONDENSE_API_NAME "condense_api_v4"
 #define CONDENSE_MAX_LAYERS 512
 
 /* Why a one-row attention step was computed dense although the policy is sparse. */
@@ -131,6 +131,13 @@ struct condense_api {
    * stays in force with all that it remembers, which set_policy drops. For hosts that decide step
    * by step: a call takes less than a microsecond. */
   void (*set_dense)(int on);
+
+  /* While `on` is not 0, every node of a graph that a host schedules is left to the host, as if the
+   * plug-in were not loaded. A graph keeps what was said when it was scheduled, for as long as the
+   * host uses it: a context whose work is to be the host's own is made and computed with this on,
+   * every time, and any other one never. Counters stay as they are: `declined` counts what the
+   * plug-in cannot do. */
+  void (*leave_to_host)(int on);
 };
 
 typedef const struct condense_api* (*condense_api_fn)(void);

@@ -55,10 +55,7 @@ CLI::App* AddCompare(CLI::App& app, CompareFlags& flags, std::vector<std::string
   compare->add_option("-p,--prompt", flags.decode.prompt, "the text itself")
       ->type_name("TEXT")
       ->excludes(file);
-  compare->add_option("--offset", flags.offset, "tokens of the text to skip")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("TOKENS")
-      ->capture_default_str();
+  AddOffset(compare, flags.offset);
   compare
       ->add_option("--prompt-tokens", flags.prompt_tokens,
                    "tokens of the prompt; the text after them is the second teacher; default: all "
@@ -91,11 +88,7 @@ CLI::App* AddCompare(CLI::App& app, CompareFlags& flags, std::vector<std::string
       ->delimiter(',')
       ->allow_extra_args(false)
       ->needs(policies);
-  compare
-      ->add_option("-n,--predict", flags.n_generate,
-                   "tokens to generate: 1 by the prefill, the rest decisions")
-      ->type_name("N")
-      ->capture_default_str();
+  AddPredict(compare, flags.n_generate, "tokens to generate: 1 by the prefill, the rest decisions");
   AddCache(compare, flags.decode);
   compare
       ->add_option("--records", flags.records,
@@ -121,12 +114,8 @@ CLI::App* AddRun(CLI::App& app, RunFlags& flags) {
       ->type_name("FILE");
   run->add_option("-p,--prompt", flags.decode.prompt, "the prompt, or the question about the file")
       ->type_name("TEXT");
-  run->add_option("--policy", flags.policy,
-                  "policy; default: $CONDENSE_POLICY, else condense:budget=8%")
-      ->type_name("SPEC|@FILE");
-  run->add_option("-n,--predict", flags.n_generate, "tokens to generate at most")
-      ->type_name("N")
-      ->capture_default_str();
+  AddPolicy(run, flags.policy, "policy");
+  AddPredict(run, flags.n_generate, "tokens to generate at most");
   AddCache(run, flags.decode);
   run->add_flag("--raw", flags.raw, "no chat template: the text goes on");
   run->add_option("--temp", flags.temperature, "temperature; 0: the likeliest token, always")
@@ -163,10 +152,7 @@ CLI::App* AddProbe(CLI::App& app, ProbeFlags& flags) {
   mass->add_option("-f,--file", flags.decode.file,
                    "the text; default: the GPL-3 of /usr/share/common-licenses")
       ->type_name("FILE");
-  mass->add_option("--offset", flags.offset, "tokens of the text to skip")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("TOKENS")
-      ->capture_default_str();
+  AddOffset(mass, flags.offset);
   mass->add_option("--prompt-tokens", flags.prompt_tokens,
                    "tokens before the probe, which is the text's next one")
       ->check(CLI::PositiveNumber)
@@ -195,15 +181,12 @@ CLI::App* AddProbe(CLI::App& app, ProbeFlags& flags) {
 std::vector<double> ReadBudgets(const std::vector<std::string>& texts, std::string& wrong) {
   std::vector<double> shares;
   for (const std::string& text : texts) {
-    const Result<double> percent = ParsePercent(text);
-    if (!percent.ok() || percent.value() < 0.01 || percent.value() > 100) {
-      wrong = fmt::format(
-          "--budgets: {} is no share of dense's bytes: write 0.01% to 100%, as in "
-          "--budgets 2%,5%,10%",
-          Quote(text));
+    const Result<double> share = ParseShare(text, 0.01, 100);
+    if (!share.ok()) {
+      wrong = "--budgets " + share.error() + " of dense's bytes, as in --budgets 2%,5%,10%";
       return {};
     }
-    shares.push_back(percent.value() / 100);
+    shares.push_back(share.value());
   }
   return shares;
 }
@@ -298,9 +281,7 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   const CLI::App* report = AddReport(app, arguments.report);
   CLI::App* env =
       app.add_subcommand("env", "print the exports that load the plug-in into another program");
-  env->add_option("--policy", arguments.env_policy,
-                  "policy for that program; default: $CONDENSE_POLICY, else condense:budget=8%")
-      ->type_name("SPEC|@FILE");
+  AddPolicy(env, arguments.env_policy, "policy for that program");
   CLI::App* policies = app.add_subcommand("policies", "list the policies and their keys");
   policies->add_flag("--json", arguments.policies_json, "as JSON");
   CLI::App* info = app.add_subcommand(
@@ -346,6 +327,13 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   if (const std::vector<std::string> extras = app.remaining(true); !extras.empty()) {
     return Error{ExplainExtra(app, command(), extras.front())};
   }
+  const std::pair<const CLI::App*, const char*> of_several[] = {
+      {probe, "a probe"}, {profile, "a profile"}, {bench, "a benchmark"}, {lab, "what to do"}};
+  for (const auto& [outer, what] : of_several) {
+    if (version || !outer->parsed() || !outer->get_subcommands().empty()) continue;
+    return Error{fmt::format("give {}: {} (`condense {} --help` tells more)", what,
+                             JoinNames(SubcommandNames(*outer)), outer->get_name())};
+  }
   if (version) {
     arguments.text = VersionText();
   } else if (compare->parsed()) {
@@ -360,28 +348,12 @@ Result<Arguments> ParseArguments(int argc, const char* const* argv) {
   } else if (run->parsed()) {
     arguments.command = Arguments::Command::kRun;
   } else if (probe->parsed()) {
-    if (probe->get_subcommands().empty()) {
-      return Error{fmt::format("give a probe: {} (`condense probe --help` tells more)",
-                               JoinNames(SubcommandNames(*probe)))};
-    }
     arguments.command = Arguments::Command::kProbe;
   } else if (profile->parsed()) {
-    if (profile->get_subcommands().empty()) {
-      return Error{fmt::format("give a profile: {} (`condense profile --help` tells more)",
-                               JoinNames(SubcommandNames(*profile)))};
-    }
     arguments.command = Arguments::Command::kProfile;
   } else if (bench->parsed()) {
-    if (bench->get_subcommands().empty()) {
-      return Error{fmt::format("give a benchmark: {} (`condense bench --help` tells more)",
-                               JoinNames(SubcommandNames(*bench)))};
-    }
     arguments.command = Arguments::Command::kBench;
   } else if (lab->parsed()) {
-    if (lab->get_subcommands().empty()) {
-      return Error{fmt::format("give what to do: {} (`condense lab --help` tells more)",
-                               JoinNames(SubcommandNames(*lab)))};
-    }
     arguments.command = Arguments::Command::kLab;
   } else if (report->parsed()) {
     arguments.command = Arguments::Command::kReport;

@@ -5,8 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <memory>
+#include <functional>
 #include <optional>
 
 #include "app/calibrate_records.h"
@@ -20,49 +19,29 @@
 #include "app/table.h"
 #include "base/text.h"
 #include "decode/sha256.h"
-#include "decode/sparse_tail.h"
 #include "decode/stop.h"
 #include "lab/calibrate.h"
+#include "lab/cells.h"
 #include "lab/guard_file.h"
 
 namespace condense {
 namespace {
 
-// Of every so many prefixes the first is searched on.
-constexpr int kSearchEvery = 4;
 constexpr double kFallbackRates[] = {0.02, 0.05, 0.10, 0.20};
-
-struct Failure {
-  ExitCode code;
-  std::string message;
-};
 
 struct CalibratedPrefix {
   GuardPrefix tokens;
   bool held_out = false;
 };
 
-// Everything that must be right before work begins. The model outlives the session.
-struct Setup {
+// Everything that must be right before work begins.
+struct Setup : DecodeParts {
   std::vector<SourceText> texts;
-  ModelFile file;
-  std::optional<Plugin> plugin;
-  std::unique_ptr<Model> model;
   std::vector<CalibratedPrefix> prefixes;
   CalibrateSpec spec;
   GuardSetting setting;
   int64_t n_held_out = 0;  // decisions a teacher
-  std::unique_ptr<Session> session;
 };
-
-Result<double> ReadShare(const std::string& flag, const std::string& text, double least,
-                         double most) {
-  const Result<double> percent = ParsePercent(text);
-  if (!percent.ok() || percent.value() < least || percent.value() > most) {
-    return Error{fmt::format("{} {} is none: write {}% to {}%", flag, Quote(text), least, most)};
-  }
-  return percent.value() / 100;
-}
 
 // Prompts of each part in even steps from --from to --prompt-tokens: their beginnings are cut off.
 Status SpreadLengths(int64_t from, bool add_bos, Setup& setup) {
@@ -98,7 +77,7 @@ Status CutIntoPrefixes(const CalibrateFlags& flags, Setup& setup) {
   int64_t n_held_out = 0;
   for (size_t i = 0; i < prefixes->size(); ++i) {
     const Prefix& prefix = prefixes.value()[i];
-    setup.prefixes.push_back({{prefix.prompt, prefix.continuation}, i % kSearchEvery != 0});
+    setup.prefixes.push_back({{prefix.prompt, prefix.continuation}, IsHeldOut(i)});
     n_held_out += setup.prefixes.back().held_out;
   }
   setup.n_held_out = n_held_out * (flags.n_generate - 1);
@@ -116,9 +95,9 @@ Status ReadFlags(const CalibrateFlags& flags, Setup& setup) {
   if (flags.n_generate < 3)
     return Error{fmt::format("-n {} leaves fewer than two decisions a prefix: give 3 or more",
                              flags.n_generate)};
-  const Result<double> risk = ReadShare("--risk", flags.risk, 0.01, 50);
-  if (!risk.ok()) return Error{risk.error()};
-  const Result<double> confidence = ReadShare("--confidence", flags.confidence, 50, 99.99);
+  const Result<double> risk = ParseShare(flags.risk, 0.01, 50);
+  if (!risk.ok()) return Error{"--risk " + risk.error()};
+  const Result<double> confidence = ReadConfidence(flags.confidence);
   if (!confidence.ok()) return Error{confidence.error()};
   setup.spec.n_generate = flags.n_generate;
   setup.spec.risk = risk.value();
@@ -135,36 +114,27 @@ std::optional<Failure> SetUp(const CalibrateFlags& flags, Setup& setup) {
   Result<std::vector<SourceText>> texts = FindTexts(flags.decode, flags.files);
   if (!texts.ok()) return Failure{kExitUsage, texts.error()};
   setup.texts = std::move(texts.value());
-  Result<ModelFile> file = FindModel(flags.decode);
-  if (!file.ok()) return Failure{kExitUsage, file.error()};
-  setup.file = std::move(file.value());
-  const Result<Plugin> plugin = LoadPlugin();
-  if (!plugin.ok()) return Failure{kExitFailed, plugin.error()};
-  setup.plugin = plugin.value();
-  const Result<std::string> policy = flags.policy.empty() ? Result<std::string>(plugin->Policy())
-                                                          : plugin->SetPolicy(flags.policy);
+  if (const auto failure = setup.Find(flags.decode)) return failure;
+  const Result<std::string> policy = flags.policy.empty()
+                                         ? Result<std::string>(setup.plugin->Policy())
+                                         : setup.plugin->SetPolicy(flags.policy);
   if (!policy.ok()) return Failure{kExitUsage, policy.error()};
-  if (policy->rfind("dense", 0) == 0)
+  if (IsDense(policy.value()))
     return Failure{kExitUsage, "policy dense reads everything: there is nothing to guard"};
   setup.spec.policy = policy.value();
-  const Status checked = WarnOfOtherModels({&flags.policy, 1}, setup.file);
+  const std::string asked = AskedForPolicy(flags.policy);
+  const Status checked = WarnOfOtherModels({&asked, 1}, setup.file);
   if (!checked.ok()) return Failure{kExitUsage, checked.error()};
-  Result<std::unique_ptr<Model>> model = Model::Load(setup.file.path);
-  if (!model.ok()) return Failure{kExitFailed, model.error()};
-  setup.model = std::move(model.value());
+  if (const auto failure = setup.LoadModel()) return failure;
   Status status = CheckRowsCanBeRemoved(*setup.model);
   if (status.ok()) status = CutIntoPrefixes(flags, setup);
   if (!status.ok()) return Failure{kExitUsage, status.error()};
   const int n_context = ContextFor(flags.decode, setup.setting.to);
-  status = CheckMemory(setup.file, flags.decode, n_context, 0);
-  if (!status.ok()) return Failure{kExitUsage, status.error()};
-  auto session = OpenSession(*setup.model, *setup.plugin, flags.decode, n_context);
-  if (!session.ok()) return Failure{kExitFailed, session.error()};
-  setup.session = std::move(session.value());
-  const Result<std::string> sha256 = FileSha256(setup.file.path);
+  if (const auto failure = setup.Open(flags.decode, n_context, 0)) return failure;
+  const Result<std::string> sha256 = setup.file.Sha256();
   if (!sha256.ok()) return Failure{kExitFailed, sha256.error()};
   GuardSetting& setting = setup.setting;
-  setting.model = std::filesystem::path(setup.file.path).filename().string();
+  setting.model = setup.file.FileName();
   setting.model_sha256 = sha256.value();
   setting.policy = setup.spec.policy;
   setting.k_type = flags.decode.k_type;
@@ -175,7 +145,7 @@ std::optional<Failure> SetUp(const CalibrateFlags& flags, Setup& setup) {
 
 void PrintHead(const CalibrateFlags& flags, const Setup& setup) {
   const auto n = static_cast<int>(setup.prefixes.size());
-  const int n_search = (n + kSearchEvery - 1) / kSearchEvery;
+  const int n_search = CountSearched(n);
   fmt::print(
       "{}, policy {}, risk {}, confidence {}\n{} prefixes, contexts of {} to {} tokens, {} "
       "decisions each on {}: {} to search on, {} held out (n = {} each)\n\n",
@@ -224,60 +194,60 @@ class Calibration {
   }
 
   Result<std::vector<GuardSample>> Search() {
-    std::vector<SearchedPrefix> searched;
-    const Status status = ForEach(false, [&](int index, const GuardPrefix& tokens) {
-      if (const Json* kept = records_.Searched(index)) {
-        ++n_kept_;
-        const Result<SearchedPrefix> prefix = SearchedFromJson(*kept);
-        if (!prefix.ok()) return Status(Error{records_.path() + ": " + prefix.error()});
-        searched.push_back(prefix.value());
-        return Status();
-      }
-      const Result<SearchedPrefix> prefix =
-          SearchPrefix(*setup_.session, *setup_.plugin, setup_.spec, tokens, events_);
-      if (!prefix.ok()) return Status(Error{prefix.error()});
-      searched.push_back(prefix.value());
-      return records_.WriteSearched(index, ToJson(prefix.value()));
-    });
-    if (!status.ok()) return Error{status.error()};
-    return SamplesTogether(searched);
+    const Work<SearchedPrefix> work = {
+        [&](int index) { return records_.Searched(index); }, SearchedFromJson,
+        [&](const GuardPrefix& tokens) {
+          return SearchPrefix(*setup_.session, *setup_.plugin, setup_.spec, tokens, events_);
+        },
+        [&](int index, Json found) { return records_.WriteSearched(index, std::move(found)); }};
+    const Result<std::vector<SearchedPrefix>> searched = ForEach(false, work);
+    if (!searched.ok()) return Error{searched.error()};
+    return SamplesTogether(searched.value());
   }
 
   Result<std::vector<TriedPrefix>> Try(const std::vector<double>& thresholds) {
-    std::vector<TriedPrefix> tried;
-    const Status status = ForEach(true, [&](int index, const GuardPrefix& tokens) {
-      if (const Json* kept = records_.Tried(index, thresholds)) {
-        ++n_kept_;
-        const Result<TriedPrefix> prefix = TriedFromJson(*kept);
-        if (!prefix.ok()) return Status(Error{records_.path() + ": " + prefix.error()});
-        tried.push_back(prefix.value());
-        return Status();
-      }
-      const Result<TriedPrefix> prefix =
-          TryPrefix(*setup_.session, *setup_.plugin, setup_.spec, tokens, thresholds, events_);
-      if (!prefix.ok()) return Status(Error{prefix.error()});
-      tried.push_back(prefix.value());
-      return records_.WriteTried(index, thresholds, ToJson(prefix.value()));
-    });
-    if (!status.ok()) return Error{status.error()};
-    return tried;
+    const Work<TriedPrefix> work = {
+        [&](int index) { return records_.Tried(index, thresholds); }, TriedFromJson,
+        [&](const GuardPrefix& tokens) {
+          return TryPrefix(*setup_.session, *setup_.plugin, setup_.spec, tokens, thresholds,
+                           events_);
+        },
+        [&](int index, Json found) {
+          return records_.WriteTried(index, thresholds, std::move(found));
+        }};
+    return ForEach(true, work);
   }
 
  private:
   // Of a prefix's time the prefill takes about so much.
   static constexpr double kPrefillShare = 0.6;
 
-  template <typename Work>
-  Status ForEach(bool held_out, const Work& work) {
+  // What is done with the prefixes of one part.
+  template <typename Found>
+  struct Work {
+    std::function<const Json*(int index)> kept;  // null: nothing
+    std::function<Result<Found>(const Json&)> read;
+    std::function<Result<Found>(const GuardPrefix&)> measure;
+    std::function<Status(int index, Json)> write;
+  };
+
+  template <typename Found>
+  Result<std::vector<Found>> ForEach(bool held_out, const Work<Found>& work) {
+    std::vector<Found> all;
     for (size_t i = 0; i < setup_.prefixes.size(); ++i) {
       if (setup_.prefixes[i].held_out != held_out) continue;
       at_ = static_cast<int>(i);
-      const Status status = work(at_, setup_.prefixes[i].tokens);
-      if (!status.ok()) return status;
+      const Json* kept = work.kept(at_);
+      Result<Found> found = kept ? work.read(*kept) : work.measure(setup_.prefixes[i].tokens);
+      if (!found.ok()) return Error{(kept ? records_.path() + ": " : "") + found.error()};
+      const Status written = kept ? Status() : work.write(at_, ToJson(found.value()));
+      if (!written.ok()) return Error{written.error()};
+      all.push_back(std::move(found.value()));
+      n_kept_ += kept != nullptr;
       ++n_finished_;
     }
     progress_.Clear();
-    return Status();
+    return all;
   }
 
   // In thousandths of a prefix; what an earlier run measured took no time.
@@ -382,7 +352,7 @@ int Stopped(const CalibrateFlags& flags, const std::string& error) {
 
 int CalibrateCommand(const CalibrateFlags& flags) {
   Setup setup;
-  if (const auto failure = SetUp(flags, setup)) return Fail(failure->code, failure->message);
+  if (const auto failure = SetUp(flags, setup)) return Fail(*failure);
   Result<CalibrateRecords> records = CalibrateRecords::Open(flags.records, Identity(flags, setup));
   if (!records.ok()) return Fail(kExitUsage, records.error());
   PrintHead(flags, setup);

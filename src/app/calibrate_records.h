@@ -1,5 +1,6 @@
 // What a stopped `condense calibrate` keeps: JSON Lines, the run's description first, then a line a
-// finished prefix. Lines of another run are an error; a cut last line is dropped.
+// finished prefix. Lines of another run are an error; a cut last line is dropped. A file that is
+// refused stays as it is.
 #pragma once
 
 #include <map>
@@ -14,7 +15,7 @@ namespace condense {
 
 class CalibrateRecords {
  public:
-  // An empty path: nothing is kept.
+  // `identity`: how records of the run at hand begin. An empty path: nothing is kept.
   static Result<CalibrateRecords> Open(const std::string& path, const Json& identity);
 
   // What was kept of a prefix; null: nothing.

@@ -188,6 +188,16 @@ TEST_F(CliTest, PolicyFilesOfAnotherModelWarn) {
   const Outcome outcome = Run({"run", "-p", "hi", "-n", "2", "-c", "1", "--policy", "@" + other});
   EXPECT_EQ(outcome.code, 2) << "one row of cache is too few: refused before work, but warned";
   EXPECT_THAT(outcome.err, HasSubstr("was made for another model, other.gguf"));
+  setenv("CONDENSE_POLICY", ("@" + other).c_str(), 1);
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"run", "-p", "hi", "-n", "2", "-c", "1"},
+        {"calibrate", "-c", "1", "-o", Path("g.toml")}}) {
+    const Outcome by_environment = Run(command);
+    EXPECT_EQ(by_environment.code, 2);
+    EXPECT_THAT(by_environment.err, HasSubstr("was made for another model, other.gguf"))
+        << command[0];
+  }
+  unsetenv("CONDENSE_POLICY");
 }
 
 TEST_F(CliTest, EnvironmentForOtherPrograms) {

@@ -3,12 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <ctime>
 #include <filesystem>
 
 #include "app/commands.h"
@@ -16,6 +13,7 @@
 #include "app/exit_code.h"
 #include "app/machine.h"
 #include "app/output.h"
+#include "app/output_file.h"
 #include "app/policy_check.h"
 #include "app/prompt.h"
 #include "app/run_records.h"
@@ -29,17 +27,6 @@
 
 namespace condense {
 namespace {
-
-// A failure with the exit code that tells what kind it is.
-struct Failure {
-  ExitCode code;
-  std::string message;
-};
-
-int Fail(const Failure& failure) {
-  PrintError(failure.message);
-  return failure.code;
-}
 
 // Where the records go: the file asked for, or a temporary one for the report.
 struct RecordsFile {
@@ -92,17 +79,14 @@ std::string Legend(const std::vector<CompareRow>& rows, int n_generate) {
   return text;
 }
 
-// Everything that must be right before work begins. The model outlives the session.
-struct Setup {
+// Everything that must be right before work begins.
+struct Setup : DecodeParts {
   SourceText text;
-  ModelFile file;
-  std::optional<Plugin> plugin;
   CellPlan plan;
   KeptRecords kept;  // of --records
-  std::unique_ptr<Model> model;
   CutText prompt;
   int n_context = 0;
-  std::unique_ptr<Session> session;
+  uint64_t logits_bytes = 0;  // that stay until the end
 };
 
 std::optional<Failure> CutPrompt(const CompareFlags& flags, Setup& setup) {
@@ -120,10 +104,10 @@ std::optional<Failure> CutPrompt(const CompareFlags& flags, Setup& setup) {
   setup.prompt = std::move(prompt.value());
   setup.n_context =
       ContextFor(flags.decode, static_cast<int64_t>(setup.prompt.prompt.size()) + flags.n_generate);
-  // The dense logits of every teacher stay until the end.
+  // The dense ones of every teacher.
   const uint64_t n_teachers = setup.prompt.continuation.empty() ? 1 : 2;
-  const uint64_t logits_bytes = 4 * n_teachers * model.n_vocab() * flags.n_generate;
-  const Status fits = CheckMemory(setup.file, flags.decode, setup.n_context, logits_bytes);
+  setup.logits_bytes = 4 * n_teachers * model.n_vocab() * flags.n_generate;
+  const Status fits = CheckMemory(setup.file, flags.decode, setup.n_context, setup.logits_bytes);
   if (!fits.ok()) return Failure{kExitUsage, fits.error()};
   return std::nullopt;
 }
@@ -137,19 +121,12 @@ std::optional<Failure> SetUp(const CompareFlags& flags, Setup& setup) {
   Result<SourceText> text = FindText(flags.decode);
   if (!text.ok()) return Failure{kExitUsage, text.error()};
   setup.text = std::move(text.value());
-  Result<ModelFile> file = FindModel(flags.decode);
-  if (!file.ok()) return Failure{kExitUsage, file.error()};
-  setup.file = std::move(file.value());
-  const Result<Plugin> plugin = LoadPlugin();
-  if (!plugin.ok()) return Failure{kExitFailed, plugin.error()};
-  setup.plugin = plugin.value();
+  if (const auto failure = setup.Find(flags.decode)) return failure;
   if (flags.decode.n_context > 0) {
     const Status fits = CheckMemory(setup.file, flags.decode, flags.decode.n_context, 0);
     if (!fits.ok()) return Failure{kExitUsage, fits.error()};
   }
-  Result<std::unique_ptr<Model>> model = Model::Load(setup.file.path);
-  if (!model.ok()) return Failure{kExitFailed, model.error()};
-  setup.model = std::move(model.value());
+  if (const auto failure = setup.LoadModel()) return failure;
   if (const auto failure = CutPrompt(flags, setup)) return failure;
   // The first decision sees the prompt and the token that it is fed.
   const double visible_rows =
@@ -160,28 +137,6 @@ std::optional<Failure> SetUp(const CompareFlags& flags, Setup& setup) {
   const Status checked = WarnOfOtherModels(flags.policies, setup.file);
   if (!checked.ok()) return Failure{kExitUsage, checked.error()};
   return std::nullopt;
-}
-
-std::optional<Failure> CheckReportPath(const std::string& path) {
-  const bool existed = std::filesystem::exists(path);
-  std::FILE* probe = std::fopen(path.c_str(), "a");
-  if (!probe) {
-    return Failure{kExitUsage,
-                   fmt::format("cannot write the report '{}': {}", path, std::strerror(errno))};
-  }
-  std::fclose(probe);
-  if (!existed) std::remove(path.c_str());
-  return std::nullopt;
-}
-
-// Told before work begins; a file that is there stays as it is.
-Status CheckRecordsPath(const std::string& path) {
-  if (path.empty()) return Status();
-  std::FILE* probe = std::fopen(path.c_str(), "a");
-  if (!probe)
-    return Error{fmt::format("cannot write records to '{}': {}", path, std::strerror(errno))};
-  std::fclose(probe);
-  return Status();
 }
 
 RunRecord DescribeRun(const CompareFlags& flags, const std::vector<std::string>& argv,
@@ -348,24 +303,21 @@ int CompareCommand(const CompareFlags& flags, const std::vector<std::string>& ar
   Setup setup;
   if (const auto failure = SetUp(flags, setup)) return Fail(*failure);
   RecordsFile records_file{flags.records, false};
-  if (!flags.report.empty()) {
-    if (const auto failure = CheckReportPath(flags.report)) return Fail(*failure);
-    if (const Status place = CheckReportPlace({}, flags.report); !place.ok())
-      return Fail({kExitUsage, place.error()});
-  }
+  Status writable;
+  if (!flags.report.empty()) writable = CheckWritable(flags.report, "report");
+  if (writable.ok() && !flags.report.empty()) writable = CheckReportPlace({}, flags.report);
   if (records_file.path.empty() && !flags.report.empty()) records_file = {TemporaryPath(), true};
-  if (const Status writable = CheckRecordsPath(records_file.path); !writable.ok())
-    return Fail({kExitUsage, writable.error()});
-  Result<std::unique_ptr<Session>> session =
-      OpenSession(*setup.model, *setup.plugin, flags.decode, setup.n_context);
-  if (!session.ok()) return Fail({kExitFailed, session.error()});
-  setup.session = std::move(session.value());
+  if (writable.ok() && !records_file.path.empty())
+    writable = CheckWritable(records_file.path, "records");
+  if (!writable.ok()) return Fail(kExitUsage, writable.error());
+  if (const auto failure = setup.Open(flags.decode, setup.n_context, setup.logits_bytes))
+    return Fail(*failure);
 
   RunRecord run = DescribeRun(flags, argv, setup);
   std::optional<RecordWriter> writer;
   if (!records_file.path.empty()) {
-    const Result<std::string> sha256 = FileSha256(setup.file.path);
-    if (!sha256.ok()) return Fail({kExitFailed, sha256.error()});
+    const Result<std::string> sha256 = setup.file.Sha256();
+    if (!sha256.ok()) return Fail(kExitFailed, sha256.error());
     run.model_sha256 = sha256.value();
   }
   if (const auto failure = OpenRecords(records_file, run, setup, writer)) return Fail(*failure);
@@ -377,17 +329,17 @@ int CompareCommand(const CompareFlags& flags, const std::vector<std::string>& ar
   PrintResults(flags, setup, shown);
   int code = kExitOk;
   if (!status.ok()) {
-    code = Fail(
-        {kExitFailed, StopRequested()
-                          ? fmt::format("stopped; {} finished rows kept{}",
-                                        shown.measured.size() + shown.unmet.size(),
-                                        flags.records.empty() ? "" : ": the same command goes on")
-                          : status.error()});
+    code = Fail(kExitFailed,
+                StopRequested()
+                    ? fmt::format("stopped; {} finished rows kept{}",
+                                  shown.measured.size() + shown.unmet.size(),
+                                  flags.records.empty() ? "" : ": the same command goes on")
+                    : status.error());
   }
   if (!flags.records.empty()) fmt::print("records: {}\n", flags.records);
   if (!flags.report.empty() && !shown.measured.empty()) {
     const Status written = WriteReport({records_file.path}, flags.report);
-    if (!written.ok()) return Fail({kExitFailed, written.error()});
+    if (!written.ok()) return Fail(kExitFailed, written.error());
     fmt::print("report: {}\n", flags.report);
   }
   return code;

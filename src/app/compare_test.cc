@@ -323,6 +323,17 @@ TEST_F(CompareTest, RunExactlyGivesTheTextOfDenseDecoding) {
   EXPECT_THAT(exact.err, HasSubstr("all 20 tokens are those of dense decoding"));
 }
 
+TEST_F(CompareTest, RunExactlyWhereNothingIsDrafted) {
+  // Of two tokens the second is the last: no draft of it could be verified.
+  for (const char* draft : {"mean:blocks=2", "lookup+mean:blocks=2", "lookup"}) {
+    const Outcome run = Start({"run", "--raw", "-p", "The licence says that you may", "-n", "2",
+                               "--mode", "exact", "--draft", draft})
+                            .Wait();
+    EXPECT_EQ(run.code, 0) << draft << ": " << run.err;
+    EXPECT_THAT(run.err, HasSubstr("0 drafted, 0 accepted"));
+  }
+}
+
 TEST_F(CompareTest, RunSamplesBySeed) {
   const auto text = [&](const char* seed) {
     return Start(

@@ -7,13 +7,10 @@
 #include "app/output.h"
 #include "base/clock.h"
 #include "base/text.h"
-#include "decode/stop.h"
+#include "lab/cells.h"
 
 namespace condense {
 namespace {
-
-// Rows of one call where the length is chosen: long drafts pay where they are free.
-constexpr int kAutoRows = 9, kAutoRowsOfLookup = ExactOptions::kMostDrafted + 1;
 
 // Each of two logits may move by the largest difference that was seen.
 constexpr float kTieFactor = 2;
@@ -25,16 +22,6 @@ Result<IdentityProbe> Probe(Session& session, std::span<const Token> tokens) {
   });
 }
 
-Result<int> ReadLength(const std::string& text) {
-  if (text == "auto") return 0;
-  const Result<int64_t> n = ParseInt(text);
-  if (!n.ok() || n.value() < 1 || n.value() > ExactOptions::kMostDrafted) {
-    return Error{fmt::format("--draft-tokens: {} is neither auto nor 1 to {}", Quote(text),
-                             ExactOptions::kMostDrafted)};
-  }
-  return static_cast<int>(n.value());
-}
-
 std::string Percent(int64_t part, int64_t whole) {
   return whole == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / whole);
 }
@@ -43,8 +30,8 @@ std::string Percent(int64_t part, int64_t whole) {
 
 Result<ExactMode> ExactMode::Read(const RunFlags& flags, const std::string& asked) {
   ExactMode mode;
-  const Result<int> length = ReadLength(flags.draft_tokens);
-  if (!length.ok()) return Error{length.error()};
+  const Result<int> length = ParseAutoOr(flags.draft_tokens, ExactOptions::kMostDrafted);
+  if (!length.ok()) return Error{"--draft-tokens " + length.error()};
   mode.draft_tokens_ = length.value();
   mode.n_generate_ = flags.n_generate;
   if (!flags.draft.empty() && !flags.policy.empty()) {
@@ -53,30 +40,27 @@ Result<ExactMode> ExactMode::Read(const RunFlags& flags, const std::string& aske
         flags.draft, flags.policy, flags.policy)};
   }
   mode.draft_ = flags.draft.empty() ? asked : flags.draft;
-  mode.policy_ = PolicyOfDraft(mode.draft_);
-  if (mode.draft_ == "lookup+") {
-    return Error{"--draft lookup+ names no policy: write lookup, or lookup+condense:budget=8%"};
-  }
+  if (mode.draft_.empty()) return mode;
+  const Result<DraftText> sources = ReadDraft(mode.draft_);
+  if (!sources.ok()) return Error{sources.error()};
+  mode.sources_ = sources.value();
   return mode;
 }
 
 Status ExactMode::SetPolicyInForce(const std::string& in_force) {
-  if (draft_ == "lookup") return Status();
-  if (in_force == "dense" || in_force.starts_with("dense:")) {
+  if (sources_.looks_up && sources_.policy.empty()) return Status();
+  if (IsDense(in_force)) {
     return Error{fmt::format(
         "exact decoding drafts with a sparse policy, and {} reads everything: name one, or lookup, "
         "with --draft (`condense policies` lists them)",
         in_force)};
   }
-  if (draft_.empty()) draft_ = in_force;
-  policy_ = PolicyOfDraft(draft_);
+  if (draft_.empty()) draft_ = sources_.policy = in_force;
   return Status();
 }
 
 int ExactMode::RowsWanted() const {
-  const bool looks_up = draft_.starts_with("lookup");
-  const int rows = draft_tokens_ > 0 ? draft_tokens_ + 1 : looks_up ? kAutoRowsOfLookup : kAutoRows;
-  return std::max(2, std::min(rows, n_generate_));
+  return std::max(2, std::min(ExactOptions::RowsOf(sources_, draft_tokens_), n_generate_));
 }
 
 std::vector<Token> ExactMode::SomeTokens(const std::vector<Token>& prompt, int n) {
@@ -133,10 +117,8 @@ Status ExactMode::Begin(Session& session, const Plugin& plugin, const std::vecto
   if (probe_.equal_rows == 1 && probe_.probed_rows > 1)
     options.tie_margin = kTieFactor * probe_.largest_difference;
   policies_ = std::make_unique<PolicySwitch>(plugin);
-  Result<std::vector<std::unique_ptr<DraftSource>>> sources = ParseDraft(draft_, *policies_);
-  if (!sources.ok()) return Error{sources.error()};
   Result<std::unique_ptr<ExactDecoder>> decoder =
-      ExactDecoder::Make(session, *policies_, std::move(sources.value()), options);
+      ExactDecoder::Make(session, plugin, MakeDrafts(sources_, *policies_), options);
   if (!decoder.ok()) return Error{decoder.error()};
   decoder_ = std::move(decoder.value());
   if (room > 0) {
@@ -196,8 +178,15 @@ std::string ExactMode::Promise() const {
       probe_.largest_difference);
 }
 
+bool ExactMode::ran_sparse() const {
+  const std::vector<ExactCounters::Source>& sources = decoder_->counters().sources;
+  return std::any_of(sources.begin(), sources.end(), [](const ExactCounters::Source& source) {
+    return source.takes_steps && source.drafted > 0;
+  });
+}
+
 std::string ExactMode::Words() const {
-  const ExactCounters& n = counters();
+  const ExactCounters& n = decoder_->counters();
   std::string words = fmt::format(
       "exact: {} verifications, {:.2f} tokens each; {} drafted, {} accepted ({})",
       FormatCount(n.verifications),

@@ -31,7 +31,7 @@ class ExactMode {
   static Result<ExactMode> Read(const RunFlags& flags, const std::string& asked);
 
   // The policy that drafts, "" for `lookup` alone. `in_force`: the plug-in's, where none was named.
-  const std::string& policy() const { return policy_; }
+  const std::string& policy() const { return sources_.policy; }
   Status SetPolicyInForce(const std::string& in_force);
   const std::string& draft() const { return draft_; }
 
@@ -62,7 +62,8 @@ class ExactMode {
   std::string Promise() const;
   // What was drafted, accepted and verified, and where the time went.
   std::string Words() const;
-  const ExactCounters& counters() const { return decoder_->counters(); }
+  // Whether a policy drafted: none does where lookups alone serve, or where it does not pay.
+  bool ran_sparse() const;
 
  private:
   ExactMode() = default;
@@ -70,7 +71,8 @@ class ExactMode {
   // So many tokens of a prompt, from its end backwards, over and over where it is short.
   static std::vector<Token> SomeTokens(const std::vector<Token>& prompt, int n);
 
-  std::string draft_, policy_;
+  std::string draft_;  // as it was spelled; "": the policy in force
+  DraftText sources_;
   int draft_tokens_ = 0;  // 0: auto
   int n_generate_ = 0;
   bool repacked_ = true;

@@ -13,7 +13,48 @@ void AddTexts(CLI::App* app, std::vector<std::string>& files) {
       ->allow_extra_args(false);
 }
 
+void AddPromptTokens(CLI::App* app, int64_t& n) {
+  app->add_option("--prompt-tokens", n,
+                  "tokens of a prefix; default: as many as text, model and -c allow")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+}
+
+// Of a search and its held-out part.
+void AddPrefixes(CLI::App* app, int& n_prefixes) {
+  app->add_option("--prefixes", n_prefixes,
+                  "pieces of the text, the first of every four to search on, the others held out")
+      ->check(CLI::Range(2, 10000))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+void AddConfidence(CLI::App* app, std::string& confidence) {
+  app->add_option("--confidence", confidence, "of the bound on the held-out part")
+      ->type_name("P%")
+      ->capture_default_str();
+}
+
+constexpr const char* kTokensOfAPrefix =
+    "tokens after each prefix: 1 by the prefill, the rest decisions";
+
 }  // namespace
+
+void AddOffset(CLI::App* app, int64_t& offset) {
+  app->add_option("--offset", offset, "tokens of the text to skip")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("TOKENS")
+      ->capture_default_str();
+}
+
+void AddPolicy(CLI::App* app, std::string& policy, const std::string& what) {
+  app->add_option("--policy", policy, what + "; default: $CONDENSE_POLICY, else condense:budget=8%")
+      ->type_name("SPEC|@FILE");
+}
+
+void AddPredict(CLI::App* app, int& n_generate, const std::string& what) {
+  app->add_option("-n,--predict", n_generate, what)->type_name("N")->capture_default_str();
+}
 
 void AddModel(CLI::App* app, DecodeFlags& flags) {
   app->add_option("-m,--model", flags.model,
@@ -94,19 +135,13 @@ CLI::App* AddCalibrate(CLI::App& app, CalibrateFlags& flags) {
       "keeps the risk");
   AddModel(calibrate, flags.decode);
   AddTexts(calibrate, flags.files);
-  calibrate
-      ->add_option("--policy", flags.policy,
-                   "the sparse steps' policy; default: $CONDENSE_POLICY, else "
-                   "condense:budget=8%")
-      ->type_name("SPEC|@FILE");
+  AddPolicy(calibrate, flags.policy, "the sparse steps' policy");
   calibrate
       ->add_option("--risk", flags.risk,
                    "share of decisions that may be taken and not be dense's, at most")
       ->type_name("P%")
       ->capture_default_str();
-  calibrate->add_option("--confidence", flags.confidence, "of the bound on the held-out part")
-      ->type_name("P%")
-      ->capture_default_str();
+  AddConfidence(calibrate, flags.confidence);
   calibrate
       ->add_option("--on", flags.on,
                    "histories of the decisions: the text's own tokens, dense's greedy continuation "
@@ -118,29 +153,15 @@ CLI::App* AddCalibrate(CLI::App& app, CalibrateFlags& flags) {
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("on|off")
       ->capture_default_str();
-  calibrate
-      ->add_option("--prefixes", flags.n_prefixes,
-                   "pieces of the text, the first of every four to search on, the others "
-                   "held out")
-      ->check(CLI::Range(2, 10000))
-      ->type_name("N")
-      ->capture_default_str();
-  calibrate
-      ->add_option("--prompt-tokens", flags.prompt_tokens,
-                   "tokens of a prefix; default: as many as text, model and -c allow")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
+  AddPrefixes(calibrate, flags.n_prefixes);
+  AddPromptTokens(calibrate, flags.prompt_tokens);
   calibrate
       ->add_option("--from", flags.from,
                    "tokens of the shortest prefix; those between are spread evenly; default: "
                    "all have --prompt-tokens")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
-  calibrate
-      ->add_option("-n,--predict", flags.n_generate,
-                   "tokens after each prefix: 1 by the prefill, the rest decisions")
-      ->type_name("N")
-      ->capture_default_str();
+  AddPredict(calibrate, flags.n_generate, kTokensOfAPrefix);
   AddCache(calibrate, flags.decode);
   calibrate->add_option("-o,--output", flags.output, "the calibration file")
       ->type_name("OUT.toml")
@@ -164,28 +185,16 @@ CLI::App* AddTune(CLI::App& app, TuneFlags& flags) {
                    "least), kl=0.01 (mean, nats, at most) or ppl=2% (increase, at most)")
       ->type_name("TARGET")
       ->capture_default_str();
-  tune->add_option("--confidence", flags.confidence, "of the bound on the held-out part")
-      ->type_name("P%")
-      ->capture_default_str();
+  AddConfidence(tune, flags.confidence);
   tune->add_option("--policies", flags.policies,
                    "policies to try, each at 2, 3, 5, 8, 12, 20, 35 or 50 % of dense's bytes")
       ->type_name("NAME,NAME")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
-  tune->add_option("--prefixes", flags.n_prefixes,
-                   "pieces of the text, the first of every four to search on, the others held out")
-      ->check(CLI::Range(2, 10000))
-      ->type_name("N")
-      ->capture_default_str();
-  tune->add_option("--prompt-tokens", flags.prompt_tokens,
-                   "tokens of a prefix; default: as many as text, model and -c allow")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  tune->add_option("-n,--predict", flags.n_generate,
-                   "tokens after each prefix: 1 by the prefill, the rest decisions")
-      ->type_name("N")
-      ->capture_default_str();
+  AddPrefixes(tune, flags.n_prefixes);
+  AddPromptTokens(tune, flags.prompt_tokens);
+  AddPredict(tune, flags.n_generate, kTokensOfAPrefix);
   AddCache(tune, flags.decode);
   tune->add_option("-o,--output", flags.output, "the policy file")
       ->type_name("OUT.toml")
@@ -231,10 +240,7 @@ CLI::App* AddProfile(CLI::App& app, ProfileFlags& flags) {
       ->check(CLI::Range(1, 10000))
       ->type_name("N")
       ->capture_default_str();
-  duo->add_option("--prompt-tokens", flags.prompt_tokens,
-                  "tokens of a prefix; default: as many as text, model and -c allow")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
+  AddPromptTokens(duo, flags.prompt_tokens);
   duo->add_option("-n,--decisions", flags.n_decisions,
                   "decode steps after each prefix, on the text's own tokens")
       ->check(CLI::Range(1, 100000))

@@ -12,6 +12,12 @@ namespace condense {
 void AddModel(CLI::App* app, DecodeFlags& flags);  // -m
 void AddCache(CLI::App* app, DecodeFlags& flags);  // -c, -t, -fa, -ctk, -ctv
 
+void AddOffset(CLI::App* app, int64_t& offset);  // --offset
+// --policy, where the default is what is in force. `what`: the beginning of the help, here and
+// below.
+void AddPolicy(CLI::App* app, std::string& policy, const std::string& what);
+void AddPredict(CLI::App* app, int& n_generate, const std::string& what);  // -n
+
 void AddModes(CLI::App* run, RunFlags& flags);  // --mode and what goes with it
 
 CLI::App* AddCalibrate(CLI::App& app, CalibrateFlags& flags);

@@ -31,7 +31,8 @@ CLI::App* AddLab(CLI::App& app, LabFlags& flags) {
   CLI::App* run =
       AddOne(*lab, flags, "run", What::kRun,
              "run experiments. Cells that the folder holds are not run again, so a stopped or "
-             "killed command goes on where it was; cells that failed are tried again");
+             "killed command goes on where it was; cells that failed are tried again. Started by "
+             "mpirun, its processes share the work (docs/LAB.md)");
   run->add_option("specs", flags.specs,
                   "spec files (`lab list --spec NAME` prints one), or experiments' names for their "
                   "default specs")
@@ -57,6 +58,12 @@ CLI::App* AddLab(CLI::App& app, LabFlags& flags) {
   run->add_option("--cache-type-v", flags.v_type,
                   "(-ctv) type of cached values: f16, bf16, q8_0, f32")
       ->type_name("TYPE")
+      ->capture_default_str();
+  run->add_option("--lost-after", flags.lost_after,
+                  "under mpirun: a process of which nothing is heard for so long is lost; its cell "
+                  "fails, the others run what is left")
+      ->check(CLI::Range(1.0, 3600.0))
+      ->type_name("SECONDS")
       ->capture_default_str();
   AddFolder(AddOne(*lab, flags, "status", What::kStatus,
                    "what a folder holds: cells done, failed with their reasons, left; the tables"),

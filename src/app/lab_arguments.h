@@ -18,6 +18,7 @@ struct LabFlags {
   std::string texts;
   int n_threads = 0;  // 0: the physical cores
   std::string k_type = "f16", v_type = "f16";
+  double lost_after = 30;      // seconds
   std::string folder = "lab";  // --out, or what `status` and `export` name
   bool csv = false;
 };

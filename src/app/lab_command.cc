@@ -19,6 +19,7 @@
 #include "lab/lab_export.h"
 #include "lab/lab_folder.h"
 #include "lab/lab_run.h"
+#include "lab/ranks/open_share.h"
 
 namespace condense {
 namespace {
@@ -113,9 +114,10 @@ std::string ProgressText(const LabProgress& progress) {
                      progress.doing);
 }
 
-void PrintSpent(const LabOutcome& outcome) {
-  fmt::print("\nwhere {} went:", FormatDuration(outcome.seconds));
-  double rest = outcome.seconds;
+void PrintSpent(const LabOutcome& outcome, int n_ranks) {
+  fmt::print("\nwhere {}{} went:", n_ranks > 1 ? fmt::format("{} × ", n_ranks) : "",
+             FormatDuration(outcome.seconds));
+  double rest = outcome.seconds * n_ranks;
   std::vector<LabSpent> spent = outcome.spent;
   std::stable_sort(spent.begin(), spent.end(),
                    [](const LabSpent& a, const LabSpent& b) { return a.seconds > b.seconds; });
@@ -128,14 +130,28 @@ void PrintSpent(const LabOutcome& outcome) {
              FormatDuration(std::max(0.0, rest)));
 }
 
-int Finish(const LabFlags& flags, const LabOptions& options, const LabOutcome& outcome) {
-  const Result<LabFolder> kept = ReadLabFolder(flags.folder);
+// Where records lie that rank 0 cannot read, and how they come together.
+void PrintElsewhere(const std::vector<RecordsElsewhere>& elsewhere, const std::string& folder) {
+  if (elsewhere.empty()) return;
+  fmt::print("\nrecords of other machines, which {} does not hold; to bring them together:\n",
+             folder);
+  for (const RecordsElsewhere& records : elsewhere) {
+    fmt::print("  scp {}:{} {}/records-{}-{}.jsonl\n", records.host, records.path, folder,
+               records.host, records.rank);
+  }
+}
+
+int Finish(const LabFlags& flags, const LabOptions& options, const LabOutcome& outcome,
+           const WorkShare& share) {
+  Result<LabFolder> kept = ReadLabFolder(flags.folder);
   if (kept.ok()) {
+    for (FinishedCell& cell : share.CellsElsewhere()) kept->Add(std::move(cell));
     std::set<std::string> names;
     for (const LabSpec& spec : options.specs) names.insert(spec.info->name);
     PrintTables(kept.value(), names);
   }
-  if (outcome.n_done + outcome.n_failed > 0) PrintSpent(outcome);
+  if (outcome.n_done + outcome.n_failed > 0) PrintSpent(outcome, share.n_ranks());
+  PrintElsewhere(share.Elsewhere(), flags.folder);
   fmt::print("{} of {} cells done{}: {}\n", outcome.n_kept + outcome.n_done, outcome.n_cells,
              outcome.n_failed > 0 ? fmt::format(", {} failed", outcome.n_failed) : "",
              flags.folder);
@@ -154,19 +170,26 @@ int Finish(const LabFlags& flags, const LabOptions& options, const LabOutcome& o
   return kExitOk;
 }
 
-int Run(const LabFlags& flags, const std::vector<std::string>& argv) {
+// As Fail; a rank that is not rank 0 says it through that one, whose exit code is the run's.
+int FailRank(WorkShare& share, ExitCode code, const std::string& message) {
+  if (share.rank() == 0) return Fail(code, message);
+  share.Fail(message);
+  return kExitOk;
+}
+
+int RunShare(const LabFlags& flags, const std::vector<std::string>& argv, WorkShare& share) {
   LabOptions options;
   for (const std::string& named : flags.specs) {
     Result<LabSpec> spec = ReadLabSpec(named);
-    if (!spec.ok()) return Fail(kExitUsage, spec.error());
+    if (!spec.ok()) return FailRank(share, kExitUsage, spec.error());
     options.specs.push_back(std::move(spec.value()));
   }
   for (const std::string& type : {flags.k_type, flags.v_type}) {
     const Status known = CheckCacheType(type);
-    if (!known.ok()) return Fail(kExitUsage, known.error());
+    if (!known.ok()) return FailRank(share, kExitUsage, known.error());
   }
   const Result<Plugin> plugin = LoadPlugin();
-  if (!plugin.ok()) return Fail(kExitFailed, plugin.error());
+  if (!plugin.ok()) return FailRank(share, kExitFailed, plugin.error());
   DecodeFlags decode;
   decode.n_threads = flags.n_threads;
   decode.k_type = flags.k_type;
@@ -192,6 +215,10 @@ int Run(const LabFlags& flags, const std::vector<std::string>& argv) {
   LabEvents events;
   events.on_plan = [&](const LabProgress& plan) {
     fmt::print("{} cells, {} of them done before: {}\n", plan.n_cells, plan.n_done, flags.folder);
+    if (share.n_ranks() > 1) {
+      fmt::print("{}; {} {} each\n", share.Describe(), options.n_threads,
+                 options.n_threads == 1 ? "thread" : "threads");
+    }
     std::fflush(stdout);
     progress.Stage();
   };
@@ -205,13 +232,20 @@ int Run(const LabFlags& flags, const std::vector<std::string>& argv) {
     progress.Clear();
     PrintWarning(text);
   };
-  const Result<LabOutcome> outcome = RunLab(plugin.value(), options, events);
+  if (share.rank() > 0) events = {};
+  const Result<LabOutcome> outcome = RunLab(plugin.value(), options, events, share);
   progress.Clear();
   if (!outcome.ok()) {
-    return StopRequested() ? Fail(kExitFailed, "stopped before the first cell")
-                           : Fail(kExitUsage, outcome.error());
+    return StopRequested() ? FailRank(share, kExitFailed, "stopped before the first cell")
+                           : FailRank(share, kExitUsage, outcome.error());
   }
-  return Finish(flags, options, outcome.value());
+  return share.rank() > 0 ? kExitOk : Finish(flags, options, outcome.value(), share);
+}
+
+int Run(const LabFlags& flags, const std::vector<std::string>& argv) {
+  const Result<std::unique_ptr<WorkShare>> share = OpenWorkShare(flags.lost_after);
+  if (!share.ok()) return Fail(kExitUsage, share.error());
+  return share.value()->Close(RunShare(flags, argv, *share.value()));
 }
 
 }  // namespace

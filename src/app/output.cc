@@ -64,6 +64,8 @@ int Fail(ExitCode code, std::string_view message) {
   PrintError(message);
   return code;
 }
+
+int Fail(const Failure& failure) { return Fail(failure.code, failure.message); }
 void PrintWarning(std::string_view text) { fmt::print(stderr, "condense: warning: {}\n", text); }
 void PrintNote(std::string_view text) { fmt::print(stderr, "condense: {}\n", text); }
 

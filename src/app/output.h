@@ -38,8 +38,14 @@ class Progress {
 void PrintError(std::string_view text);
 void PrintWarning(std::string_view text);
 void PrintNote(std::string_view text);
-// The error, and the exit code to return with it.
+// What ends a command, with the exit code that tells what kind it is.
+struct Failure {
+  ExitCode code;
+  std::string message;
+};
+// Prints the error; the exit code to return.
 int Fail(ExitCode code, std::string_view message);
+int Fail(const Failure& failure);
 
 // The host's log: errors always, all of it where `verbose`.
 void RouteHostLog(bool verbose);

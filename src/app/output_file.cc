@@ -17,9 +17,10 @@ Error CannotWrite(const std::string& path, const std::string& what) {
 }  // namespace
 
 Status CheckWritable(const std::string& path, const std::string& what) {
-  const bool existed = std::filesystem::exists(path);
+  std::error_code error;
+  const bool existed = std::filesystem::exists(path, error);
   if (!std::ofstream(path, std::ios::app)) return CannotWrite(path, what);
-  if (!existed) std::filesystem::remove(path);
+  if (!existed) std::filesystem::remove(path, error);
   return Status();
 }
 

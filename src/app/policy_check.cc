@@ -2,17 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
+#include <cstdlib>
 
 #include "app/output.h"
 #include "app/output_file.h"
-#include "decode/sha256.h"
 #include "select/policy_file.h"
 
 namespace condense {
 
+std::string AskedForPolicy(const std::string& flag) {
+  const char* wanted = std::getenv("CONDENSE_POLICY");
+  return !flag.empty() ? flag : wanted != nullptr ? wanted : "";
+}
+
 Status WarnOfOtherModels(std::span<const std::string> policies, const ModelFile& model) {
-  std::string sha256;  // of `model`, once it is needed
   for (const std::string& policy : policies) {
     if (!NamesPolicyFile(policy)) continue;
     const std::string path = PolicyFilePath(policy);
@@ -20,17 +23,14 @@ Status WarnOfOtherModels(std::span<const std::string> policies, const ModelFile&
     if (!file.ok()) return Error{file.error()};
     const PolicyProvenance& made = file->made;
     if (made.model_sha256.empty()) continue;
-    if (sha256.empty()) {
-      const Result<std::string> of_file = FileSha256(model.path);
-      if (!of_file.ok()) return Error{of_file.error()};
-      sha256 = of_file.value();
-    }
-    if (made.model_sha256 == sha256) continue;
+    const Result<std::string> sha256 = model.Sha256();
+    if (!sha256.ok()) return Error{sha256.error()};
+    if (made.model_sha256 == sha256.value()) continue;
     PrintWarning(
         fmt::format("policy file '{}' was made for another model{} (SHA-256 {:.12}…; this one, {}, "
                     "has {:.12}…): what it promises does not hold here",
                     path, made.model.empty() ? "" : ", " + made.model, made.model_sha256,
-                    std::filesystem::path(model.path).filename().string(), sha256));
+                    model.FileName(), sha256.value()));
   }
   return Status();
 }

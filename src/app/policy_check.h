@@ -11,6 +11,9 @@
 
 namespace condense {
 
+// What `flag` or CONDENSE_POLICY names; else "": the default is in force, where it can be.
+std::string AskedForPolicy(const std::string& flag);
+
 // Prints a warning for each of `policies` that is @FILE and whose file names another model by its
 // SHA-256. Errors: a model or policy file that cannot be read.
 Status WarnOfOtherModels(std::span<const std::string> policies, const ModelFile& model);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -160,30 +159,29 @@ int ProbeCommand(const ProbeFlags& flags) {
   of.flags = flags;
   const Result<SourceText> text = FindText(flags.decode);
   if (!text.ok()) return Fail(kExitUsage, text.error());
-  const Result<ModelFile> file = FindModel(flags.decode);
-  if (!file.ok()) return Fail(kExitUsage, file.error());
-  const Result<Plugin> plugin = LoadPlugin();
-  if (!plugin.ok()) return Fail(kExitFailed, plugin.error());
-  const Result<Json> described = DescribedPolicies(plugin.value());
+  DecodeParts parts;
+  if (const auto failure = parts.Find(flags.decode)) return Fail(*failure);
+  const Plugin& plugin = *parts.plugin;
+  const Result<Json> described = DescribedPolicies(plugin);
   if (!described.ok()) return Fail(kExitFailed, described.error());
   const Result<ProbeArms> arms =
       PlanProbe(described.value(), flags.policy,
-                [&](const std::string& spec) { return plugin->SetPolicy(spec); });
+                [&](const std::string& spec) { return plugin.SetPolicy(spec); });
   if (!arms.ok()) return Fail(kExitUsage, arms.error());
-  const Status checked = WarnOfOtherModels({&flags.policy, 1}, file.value());
+  const Status checked = WarnOfOtherModels({&flags.policy, 1}, parts.file);
   if (!checked.ok()) return Fail(kExitUsage, checked.error());
-  const Result<std::unique_ptr<Model>> model = Model::Load(file->path);
-  if (!model.ok()) return Fail(kExitFailed, model.error());
+  if (const auto failure = parts.LoadModel()) return Fail(*failure);
+  const Model& model = *parts.model;
 
   TextCut cut;
   cut.offset = flags.offset;
   cut.prompt_tokens = flags.prompt_tokens;
   cut.n_generate = flags.n_decisions + 1;
-  cut.n_positions = model.value()->n_positions();
+  cut.n_positions = model.n_positions();
   cut.n_context = flags.decode.n_context;
-  cut.add_bos = model.value()->add_bos();
-  cut.bos = model.value()->bos();
-  Result<CutText> prompt = CutTokens(model.value()->Tokenise(text->bytes), cut);
+  cut.add_bos = model.add_bos();
+  cut.bos = model.bos();
+  Result<CutText> prompt = CutTokens(model.Tokenise(text->bytes), cut);
   if (!prompt.ok()) return Fail(kExitUsage, prompt.error());
   of.spec = {.prompt = prompt->prompt,
              .continuation = prompt->continuation,
@@ -194,16 +192,12 @@ int ProbeCommand(const ProbeFlags& flags) {
              .n_decisions = flags.n_decisions};
   const int n_context =
       ContextFor(flags.decode, static_cast<int64_t>(prompt->prompt.size()) + flags.n_decisions + 1);
-  const Status fits = CheckMemory(file.value(), flags.decode, n_context, 0);
-  if (!fits.ok()) return Fail(kExitUsage, fits.error());
-  const Result<std::unique_ptr<Session>> session =
-      OpenSession(*model.value(), plugin.value(), flags.decode, n_context);
-  if (!session.ok()) return Fail(kExitFailed, session.error());
+  if (const auto failure = parts.Open(flags.decode, n_context, 0)) return Fail(*failure);
 
   Progress progress;
   bool stepping = false;
   const Result<MassProbe> probe = ProbeMass(
-      *session.value(), plugin.value(), of.spec,
+      *parts.session, plugin, of.spec,
       [&](int n_done, int n_total) { progress.Update("dense prefill", n_done, n_total); },
       [&](int n_done, int n_total) {
         if (!stepping) progress.Stage();
@@ -217,16 +211,16 @@ int ProbeCommand(const ProbeFlags& flags) {
   fmt::print(
       "{}, {} visible rows of {}, blocks of 16 rows\n\n"
       "Attention mass at the probe: base {}\noracle {}\npolicy {}\n{}",
-      std::filesystem::path(file->path).filename().string(), FormatCount(probe->n_visible),
-      text->source, of.spec.base, of.spec.oracle, of.spec.policy, MassTable(probe.value()));
+      parts.file.FileName(), FormatCount(probe->n_visible), text->source, of.spec.base,
+      of.spec.oracle, of.spec.policy, MassTable(probe.value()));
   fmt::print(
       "recall: share of the mass beyond the base's rows that the chosen blocks hold, mean over "
       "heads\n\n{} decisions on dense's own text, the policy in all layers:\n{}{}",
       of.spec.n_decisions, IdentityTable(probe.value()), MarginLines(probe.value()));
   if (!flags.json.empty()) {
-    const Result<std::string> sha256 = FileSha256(file->path);
+    const Result<std::string> sha256 = parts.file.Sha256();
     if (!sha256.ok()) return Fail(kExitFailed, sha256.error());
-    of.model = std::filesystem::path(file->path).filename().string();
+    of.model = parts.file.FileName();
     of.model_sha256 = sha256.value();
     of.text_source = text->source;
     of.text_sha256 = TextSha256(text->bytes);

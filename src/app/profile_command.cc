@@ -2,7 +2,6 @@
 #include <condense_version.h>
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 
 #include "app/commands.h"
@@ -100,29 +99,23 @@ int ProfileCommand(const ProfileFlags& flags) {
   Result<std::vector<SourceText>> texts = FindTexts(flags.decode, flags.files);
   if (!texts.ok()) return Fail(kExitUsage, texts.error());
   of.texts = std::move(texts.value());
-  const Result<ModelFile> file = FindModel(flags.decode);
-  if (!file.ok()) return Fail(kExitUsage, file.error());
+  DecodeParts parts;
+  if (const auto failure = parts.Find(flags.decode)) return Fail(*failure);
   const Status writable = CheckWritable(flags.output, "profile");
   if (!writable.ok()) return Fail(kExitUsage, writable.error());
-  const Result<Plugin> plugin = LoadPlugin();
-  if (!plugin.ok()) return Fail(kExitFailed, plugin.error());
-  const Result<std::unique_ptr<Model>> model = Model::Load(file->path);
-  if (!model.ok()) return Fail(kExitFailed, model.error());
-  Result<std::vector<Prefix>> prefixes = Cut(*model.value(), flags, of.texts);
+  if (const auto failure = parts.LoadModel()) return Fail(*failure);
+  Result<std::vector<Prefix>> prefixes = Cut(*parts.model, flags, of.texts);
   if (!prefixes.ok()) return Fail(kExitUsage, prefixes.error());
   of.prefixes = std::move(prefixes.value());
   const int n_context = ContextFor(
       flags.decode, static_cast<int64_t>(of.prefixes[0].prompt.size()) + flags.n_decisions);
-  const Status fits = CheckMemory(file.value(), flags.decode, n_context, 0);
-  if (!fits.ok()) return Fail(kExitUsage, fits.error());
-  const auto session = OpenSession(*model.value(), plugin.value(), flags.decode, n_context);
-  if (!session.ok()) return Fail(kExitFailed, session.error());
-  const Result<std::string> sha256 = FileSha256(file->path);
+  if (const auto failure = parts.Open(flags.decode, n_context, 0)) return Fail(*failure);
+  const Result<std::string> sha256 = parts.file.Sha256();
   if (!sha256.ok()) return Fail(kExitFailed, sha256.error());
-  of.model = std::filesystem::path(file->path).filename().string();
+  of.model = parts.file.FileName();
   of.model_sha256 = sha256.value();
 
-  const Result<HeadNeeds> needs = Measure(*session.value(), plugin.value(), of);
+  const Result<HeadNeeds> needs = Measure(*parts.session, *parts.plugin, of);
   if (!needs.ok()) {
     return Fail(kExitFailed, StopRequested() ? "stopped: no profile was written" : needs.error());
   }

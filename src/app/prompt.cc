@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "app/output.h"
+#include "base/whole_file.h"
 
 namespace condense {
 
@@ -17,11 +14,9 @@ Result<std::string> ReadText(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error))
     return Error{fmt::format("text '{}' is a directory", path)};
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return Error{fmt::format("cannot read text '{}': {}", path, std::strerror(errno))};
-  std::string bytes(std::istreambuf_iterator<char>(in), {});
-  if (in.bad()) return Error{fmt::format("cannot read text '{}': {}", path, std::strerror(errno))};
-  if (bytes.empty()) return Error{fmt::format("text '{}' is empty", path)};
+  Result<std::string> bytes = ReadWholeFile(path);
+  if (!bytes.ok()) return Error{fmt::format("cannot read text '{}': {}", path, bytes.error())};
+  if (bytes->empty()) return Error{fmt::format("text '{}' is empty", path)};
   return bytes;
 }
 

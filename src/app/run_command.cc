@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <random>
@@ -20,6 +19,7 @@
 #include "base/clock.h"
 #include "decode/sampler.h"
 #include "decode/stop.h"
+#include "lab/cells.h"
 #include "lab/compare.h"
 
 namespace condense {
@@ -44,12 +44,6 @@ Result<std::string> UserText(const RunFlags& flags) {
     text += (text.empty() ? "" : "\n\n") + *flags.decode.prompt;
   }
   return text;
-}
-
-// What --policy or CONDENSE_POLICY names; else "": the default is in force, where it can be.
-std::string AskedForPolicy(const RunFlags& flags) {
-  const char* wanted = std::getenv("CONDENSE_POLICY");
-  return !flags.policy.empty() ? flags.policy : wanted != nullptr ? wanted : "";
 }
 
 // The prompt's tokens: in the model's chat template, or as they are.
@@ -111,7 +105,7 @@ int RunCommand(const RunFlags& flags) {
   }
   std::optional<ExactMode> exact;
   if (is_exact) {
-    Result<ExactMode> read = ExactMode::Read(flags, AskedForPolicy(flags));
+    Result<ExactMode> read = ExactMode::Read(flags, AskedForPolicy(flags.policy));
     if (!read.ok()) return Fail(kExitUsage, read.error());
     exact = std::move(read.value());
   }
@@ -125,7 +119,7 @@ int RunCommand(const RunFlags& flags) {
   const Result<Plugin> plugin = LoadPlugin();
   if (!plugin.ok()) return Fail(kExitFailed, plugin.error());
   std::string wanted = exact ? exact->policy() : flags.policy;
-  if (stepped && AskedForPolicy(flags).empty()) wanted = stepped->policy();
+  if (stepped && AskedForPolicy(flags.policy).empty()) wanted = stepped->policy();
   Result<std::string> policy =
       wanted.empty() ? Result<std::string>(plugin->Policy()) : plugin->SetPolicy(wanted);
   if (!policy.ok()) return Fail(kExitUsage, policy.error());
@@ -134,7 +128,7 @@ int RunCommand(const RunFlags& flags) {
     if (!drafts.ok()) return Fail(kExitUsage, drafts.error());
     if (exact->policy().empty()) policy = std::string("dense");
   }
-  const std::string asked = exact ? exact->policy() : AskedForPolicy(flags);
+  const std::string asked = exact ? exact->policy() : AskedForPolicy(flags.policy);
   if (policy.value() != "dense") {
     const Status checked = WarnOfOtherModels({&asked, 1}, file.value());
     if (!checked.ok()) return Fail(kExitUsage, checked.error());
@@ -148,7 +142,7 @@ int RunCommand(const RunFlags& flags) {
   OpenModel opened;
   opened.model = std::move(loaded.value());
   if (exact) {
-    const Status can = CheckDecodesExactly(*opened.model);
+    const Status can = CheckRowsCanBeRemoved(*opened.model);
     if (!can.ok()) return Fail(kExitUsage, can.error());
   }
   const std::vector<Token> prompt = EncodePrompt(*opened.model, text.value(), flags.raw);
@@ -265,8 +259,8 @@ int RunCommand(const RunFlags& flags) {
   if (exact) PrintNote(exact->Words());
   if (stepped) PrintNote(stepped->Words());
   if (!failure.empty()) return Fail(kExitFailed, failure);
-  const bool was_sparse = !stepped || stepped->ran_sparse();
-  if (counters.total.steps() > 0 && !idle && was_sparse && policy->rfind("dense", 0) != 0) {
+  const bool was_sparse = exact ? exact->ran_sparse() : !stepped || stepped->ran_sparse();
+  if (n_steps > 0 && !idle && was_sparse && !IsDense(policy.value())) {
     const Status measured = CheckCounters(policy.value(), true, counters);
     if (!measured.ok()) return Fail(kExitFailed, measured.error());
   }

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <ctime>
-#include <filesystem>
 
 #include "app/machine.h"
 #include "app/session_setup.h"
@@ -28,7 +27,7 @@ RunRecord BeginRunRecord(const std::string& program, const RunParts& parts,
   run.instruction_set = parts.plugin.InstructionSet();
   run.cpu = CpuName();
   run.threads = ThreadsOf(flags);
-  run.model = std::filesystem::path(file.path).filename().string();
+  run.model = file.FileName();
   run.model_desc = parts.model.Description();
   run.n_layers = parts.model.n_layers();
   run.n_query_heads = parts.model.n_query_heads();

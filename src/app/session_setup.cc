@@ -5,6 +5,7 @@
 #include "app/machine.h"
 #include "app/output.h"
 #include "app/prompt.h"
+#include "base/text.h"
 
 namespace condense {
 
@@ -72,6 +73,12 @@ Result<Plugin> LoadPlugin() {
   return Plugin::Load(path.value());
 }
 
+Result<double> ReadConfidence(const std::string& text) {
+  const Result<double> confidence = ParseShare(text, 50, 99.99);
+  if (!confidence.ok()) return Error{"--confidence " + confidence.error()};
+  return confidence;
+}
+
 Status CheckMemory(const ModelFile& model, const DecodeFlags& flags, int64_t n_context,
                    uint64_t extra_bytes) {
   const uint64_t available = AvailableMemory();
@@ -107,6 +114,33 @@ Result<std::unique_ptr<Session>> OpenSession(const Model& model, const Plugin& p
   options.v_type = flags.v_type;
   options.api = plugin.api();
   return Session::Open(model, options);
+}
+
+std::optional<Failure> DecodeParts::Find(const DecodeFlags& flags) {
+  Result<ModelFile> found = FindModel(flags);
+  if (!found.ok()) return Failure{kExitUsage, found.error()};
+  file = std::move(found.value());
+  const Result<Plugin> loaded = LoadPlugin();
+  if (!loaded.ok()) return Failure{kExitFailed, loaded.error()};
+  plugin = loaded.value();
+  return std::nullopt;
+}
+
+std::optional<Failure> DecodeParts::LoadModel() {
+  Result<std::unique_ptr<Model>> loaded = Model::Load(file.path);
+  if (!loaded.ok()) return Failure{kExitFailed, loaded.error()};
+  model = std::move(loaded.value());
+  return std::nullopt;
+}
+
+std::optional<Failure> DecodeParts::Open(const DecodeFlags& flags, int n_context,
+                                         uint64_t extra_bytes) {
+  const Status fits = CheckMemory(file, flags, n_context, extra_bytes);
+  if (!fits.ok()) return Failure{kExitUsage, fits.error()};
+  Result<std::unique_ptr<Session>> opened = OpenSession(*model, *plugin, flags, n_context);
+  if (!opened.ok()) return Failure{kExitFailed, opened.error()};
+  session = std::move(opened.value());
+  return std::nullopt;
 }
 
 }  // namespace condense

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/arguments.h"
-#include "app/exit_code.h"
+#include "app/output.h"
 #include "app/prefixes.h"
 #include "base/result.h"
 #include "decode/model.h"
@@ -40,6 +41,9 @@ Result<std::vector<Prefix>> CutTexts(const Model& model, const DecodeFlags& flag
 
 Result<Plugin> LoadPlugin();
 
+// --confidence: a share.
+Result<double> ReadConfidence(const std::string& text);
+
 // Whether a cache of `n_context` rows, and `extra_bytes` beside it, fit the memory that is free.
 Status CheckMemory(const ModelFile& model, const DecodeFlags& flags, int64_t n_context,
                    uint64_t extra_bytes);
@@ -51,5 +55,19 @@ int ContextFor(const DecodeFlags& flags, int64_t n_needed);
 
 Result<std::unique_ptr<Session>> OpenSession(const Model& model, const Plugin& plugin,
                                              const DecodeFlags& flags, int n_context);
+
+// What a command decodes with, from a file's name to a session, step by step: what can be wrong
+// with the flags is told between. The model outlives the session.
+struct DecodeParts {
+  ModelFile file;
+  std::optional<Plugin> plugin;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Session> session;
+
+  std::optional<Failure> Find(const DecodeFlags& flags);  // file and plug-in
+  std::optional<Failure> LoadModel();
+  // A session of `n_context` rows, where they and `extra_bytes` beside them fit the memory.
+  std::optional<Failure> Open(const DecodeFlags& flags, int n_context, uint64_t extra_bytes);
+};
 
 }  // namespace condense

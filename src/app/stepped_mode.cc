@@ -2,30 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-#include <filesystem>
-
 #include "base/clock.h"
 #include "base/text.h"
-#include "decode/sha256.h"
-#include "decode/sparse_tail.h"
+#include "lab/cells.h"
 
 namespace condense {
 namespace {
 
-constexpr int kMostRefreshed = 512;  // rows that one call of the host takes
-
 double PercentOf(int64_t n, int64_t total) {
   return total == 0 ? 0 : 100.0 * static_cast<double>(n) / static_cast<double>(total);
-}
-
-Result<int> ReadEvery(const std::string& text) {
-  if (text == "auto") return 0;
-  const Result<int64_t> every = ParseInt(text);
-  if (!every.ok() || every.value() < 1 || every.value() > kMostRefreshed)
-    return Error{
-        fmt::format("--every {} is none: write 1 to {}, or auto", Quote(text), kMostRefreshed)};
-  return static_cast<int>(every.value());
 }
 
 Result<GuardCalibration> ReadGuard(const RunFlags& flags) {
@@ -64,8 +49,9 @@ Result<std::optional<SteppedMode>> SteppedMode::Read(const RunFlags& flags) {
   if (!is_guard && !is_refresh) return std::optional<SteppedMode>();
   SteppedMode mode(flags);
   if (is_refresh) {
-    const Result<int> every = ReadEvery(flags.every);
-    if (!every.ok()) return Error{every.error()};
+    // The rows of one call of the host are the most that it can rewrite.
+    const Result<int> every = ParseAutoOr(flags.every, SessionOptions().n_batch);
+    if (!every.ok()) return Error{"--every " + every.error()};
     mode.every_ = every.value();
   } else {
     Result<GuardCalibration> calibration = ReadGuard(flags);
@@ -80,17 +66,17 @@ Status SteppedMode::Check(const ModelFile& file, const Model& model, const std::
                           int64_t n_prompt) const {
   const Status removable = CheckRowsCanBeRemoved(model);
   if (!removable.ok()) return removable;
-  if (policy.rfind("dense", 0) == 0) {
+  if (IsDense(policy)) {
     return Error{
         fmt::format("--mode {} is about sparse steps, and policy {} has none: name "
                     "another with --policy",
                     flags_.mode, policy)};
   }
   if (!calibration_) return Status();
-  const Result<std::string> sha256 = FileSha256(file.path);
+  const Result<std::string> sha256 = file.Sha256();
   if (!sha256.ok()) return Error{sha256.error()};
   GuardSetting use;
-  use.model = std::filesystem::path(file.path).filename().string();
+  use.model = file.FileName();
   use.model_sha256 = sha256.value();
   use.policy = policy;
   use.k_type = flags_.decode.k_type;

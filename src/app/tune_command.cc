@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <memory>
 #include <optional>
 
 #include "app/commands.h"
@@ -27,34 +26,13 @@
 namespace condense {
 namespace {
 
-// Of every so many prefixes the first is searched on.
-constexpr int kSearchEvery = 4;
-
-struct Failure {
-  ExitCode code;
-  std::string message;
-};
-
-// Everything that must be right before work begins. The model outlives the session.
-struct Setup {
+// Everything that must be right before work begins.
+struct Setup : DecodeParts {
   std::vector<SourceText> texts;
-  ModelFile file;
   std::string model_sha256;
-  std::optional<Plugin> plugin;
-  std::unique_ptr<Model> model;
   std::vector<Prefix> prefixes;
   TuneSpec spec;
-  std::unique_ptr<Session> session;
 };
-
-Result<double> ReadConfidence(const std::string& text) {
-  const Result<double> percent = ParsePercent(text);
-  if (!percent.ok() || percent.value() < 50 || percent.value() > 99.99) {
-    return Error{
-        fmt::format("--confidence {} is none: write 50% to 99.99%, as in 95%", Quote(text))};
-  }
-  return percent.value() / 100;
-}
 
 // A cell a rung, for each policy.
 Result<std::vector<std::vector<CompareCell>>> PlanRungs(const Plugin& plugin,
@@ -105,7 +83,7 @@ Status CutTextsOf(const TuneFlags& flags, Setup& setup) {
   setup.prefixes = std::move(prefixes.value());
   for (size_t i = 0; i < setup.prefixes.size(); ++i) {
     const Prefix& prefix = setup.prefixes[i];
-    setup.spec.prefixes.push_back({prefix.prompt, prefix.continuation, i % kSearchEvery != 0});
+    setup.spec.prefixes.push_back({prefix.prompt, prefix.continuation, IsHeldOut(i)});
   }
   return Status();
 }
@@ -125,17 +103,10 @@ std::optional<Failure> SetUp(const TuneFlags& flags, Setup& setup) {
   Result<std::vector<SourceText>> texts = FindTexts(flags.decode, flags.files);
   if (!texts.ok()) return Failure{kExitUsage, texts.error()};
   setup.texts = std::move(texts.value());
-  Result<ModelFile> file = FindModel(flags.decode);
-  if (!file.ok()) return Failure{kExitUsage, file.error()};
-  setup.file = std::move(file.value());
+  if (const auto failure = setup.Find(flags.decode)) return failure;
   const Status outputs = CheckOutputs(flags);
   if (!outputs.ok()) return Failure{kExitUsage, outputs.error()};
-  const Result<Plugin> plugin = LoadPlugin();
-  if (!plugin.ok()) return Failure{kExitFailed, plugin.error()};
-  setup.plugin = plugin.value();
-  Result<std::unique_ptr<Model>> model = Model::Load(setup.file.path);
-  if (!model.ok()) return Failure{kExitFailed, model.error()};
-  setup.model = std::move(model.value());
+  if (const auto failure = setup.LoadModel()) return failure;
   const Status cut = CutTextsOf(flags, setup);
   if (!cut.ok()) return Failure{kExitUsage, cut.error()};
   const auto n_prompt = static_cast<int64_t>(setup.prefixes[0].prompt.size());
@@ -146,12 +117,8 @@ std::optional<Failure> SetUp(const TuneFlags& flags, Setup& setup) {
   const int n_context = ContextFor(flags.decode, n_prompt + flags.n_generate);
   // Dense logits of two teachers.
   const uint64_t logits_bytes = uint64_t{8} * setup.model->n_vocab() * flags.n_generate;
-  const Status fits = CheckMemory(setup.file, flags.decode, n_context, logits_bytes);
-  if (!fits.ok()) return Failure{kExitUsage, fits.error()};
-  auto session = OpenSession(*setup.model, *setup.plugin, flags.decode, n_context);
-  if (!session.ok()) return Failure{kExitFailed, session.error()};
-  setup.session = std::move(session.value());
-  const Result<std::string> sha256 = FileSha256(setup.file.path);
+  if (const auto failure = setup.Open(flags.decode, n_context, logits_bytes)) return failure;
+  const Result<std::string> sha256 = setup.file.Sha256();
   if (!sha256.ok()) return Failure{kExitFailed, sha256.error()};
   setup.model_sha256 = sha256.value();
   return std::nullopt;
@@ -159,13 +126,13 @@ std::optional<Failure> SetUp(const TuneFlags& flags, Setup& setup) {
 
 void PrintHead(const TuneFlags& flags, const Setup& setup) {
   const auto n = static_cast<int>(setup.prefixes.size());
-  const int n_search = (n + kSearchEvery - 1) / kSearchEvery, n_decisions = flags.n_generate - 1;
+  const int n_search = CountSearched(n), n_decisions = flags.n_generate - 1;
   fmt::print(
       "{}, target {} on the text's own next tokens, confidence {}\n"
       "{} prefixes of {} tokens and {} decisions each: {} to search on, {} held out (n = {})\n\n",
-      std::filesystem::path(setup.file.path).filename().string(), PrintTarget(setup.spec.target),
-      flags.confidence, n, FormatCount(static_cast<int64_t>(setup.prefixes[0].prompt.size())),
-      n_decisions, n_search, n - n_search, FormatCount(int64_t{n - n_search} * n_decisions));
+      setup.file.FileName(), PrintTarget(setup.spec.target), flags.confidence, n,
+      FormatCount(static_cast<int64_t>(setup.prefixes[0].prompt.size())), n_decisions, n_search,
+      n - n_search, FormatCount(int64_t{n - n_search} * n_decisions));
   std::fflush(stdout);
 }
 
@@ -330,7 +297,7 @@ Status WriteFile(const TuneFlags& flags, const Setup& setup, const TuneOutcome& 
   const TuneTarget& target = setup.spec.target;
   PolicyProvenance made;
   made.program = "condense tune " CONDENSE_VERSION;
-  made.model = std::filesystem::path(setup.file.path).filename().string();
+  made.model = setup.file.FileName();
   made.model_sha256 = setup.model_sha256;
   for (const SourceText& text : setup.texts) {
     made.text.push_back(text.source);
@@ -350,7 +317,7 @@ Status WriteFile(const TuneFlags& flags, const Setup& setup, const TuneOutcome& 
 
 int TuneCommand(const TuneFlags& flags, const std::vector<std::string>& argv) {
   Setup setup;
-  if (const auto failure = SetUp(flags, setup)) return Fail(failure->code, failure->message);
+  if (const auto failure = SetUp(flags, setup)) return Fail(*failure);
   Records records(flags, argv, setup);
   const Status same = records.Check();
   if (!same.ok()) return Fail(kExitUsage, same.error());

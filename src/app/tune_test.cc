@@ -96,7 +96,7 @@ TEST_F(TuneTest, Refusals) {
     EXPECT_FALSE(fs::exists(Path("p.toml")));
   };
   refused({"--target", "tf=101%"}, "write tf=99%");
-  refused({"--confidence", "95"}, "--confidence '95' is none");
+  refused({"--confidence", "95"}, "--confidence '95' is no share");
   refused({"--policies", "maen"}, "did you mean 'mean'?");
   refused({"--policies", "dense"}, "policy 'dense' takes no budget");
   refused({"--policies", "all"}, "name the policies");

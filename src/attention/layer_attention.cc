@@ -53,8 +53,7 @@ class NodeRunner {
     }
     const std::vector<SingleRow>& singles = work_.singles;
     if (!singles.empty()) sink_.attend_ns += NsSince(start);
-    if (!work_.prompt.empty())
-      AddColumnSums(node_, work_.visibility, work_.prompt, work_.softmax, n_threads_);
+    if (work_.calls.any()) AddShares(node_, work_.visibility, work_.calls, n_threads_);
     if (sink_.on_observations) {
       for (size_t i = 0; i < singles.size(); ++i) {
         if (work_.selections[i].dense) continue;
@@ -83,7 +82,7 @@ class NodeRunner {
     std::vector<RowTile>& tiles = work_.tiles;
     singles.clear();
     tiles.clear();
-    work_.prompt.clear();
+    work_.calls.shared.clear();
     work_.is_single.resize(node_.n_rows);
     for (int s = 0; s < node_.n_streams; ++s) {
       StreamCache& stream = cache_.Stream(node_.first_stream + s);
@@ -94,11 +93,9 @@ class NodeRunner {
       NotePromptQueries(node_, s, work_.is_single,
                         node_.query_products || policy_.wants_query_products(), work_.prompt_rows,
                         stream.codes);
-      if (node_.prompt_wants != nullptr && !node_.prompt_wants->empty())
-        TakePromptRows(node_, work_.visibility, s, work_.is_single, stream.written, stream.prompts,
-                       work_.prompt);
+      TakeCalls(node_, work_.visibility, s, work_.is_single, stream, work_.calls);
     }
-    if (!work_.prompt.empty()) work_.softmax.Resize(node_);
+    if (work_.calls.any()) work_.calls.states.Resize(node_);
     if (work_.selections.size() < singles.size()) work_.selections.resize(singles.size());
     for (size_t i = 0; i < singles.size(); ++i) SelectRow(singles[i], work_.selections[i]);
 
@@ -295,10 +292,10 @@ class NodeRunner {
       const float mass = sum - sum_v;
       for (int d = 0; d < v_dim; ++d) o[d] += mass * rest[d];
     }
-    if (!work_.prompt.empty()) {
+    if (work_.calls.any()) {
       const size_t state = SoftmaxStates::Index(node_, tile.stream, row, head);
-      work_.softmax.max[state] = max;
-      work_.softmax.sum[state] = sum;
+      work_.calls.states.max[state] = max;
+      work_.calls.states.sum[state] = sum;
     }
     if (node_.sinks) {
       const float sink = node_.sinks[head];

@@ -28,6 +28,7 @@ void StreamCache::MarkWritten(int row) {
   codes.MarkWritten(row);
   copies.MarkWritten(row);
   prompts.MarkWritten(row);
+  calls.MarkWritten(row);
   for (SequenceState& sequence : sequences) {
     if (const auto block = static_cast<size_t>(row / kBlockRows); block >= sequence.written.size())
       sequence.written.resize(block + 1, 0);
@@ -101,6 +102,7 @@ void LayerCache::Forget() {
     stream.codes.Forget();
     stream.copies.Forget();
     stream.prompts.Forget();
+    stream.calls.Forget();
     stream.ForgetChoices();
   }
 }
@@ -120,7 +122,7 @@ size_t LayerCache::bytes() const {
   size_t n = 0;
   for (const StreamCache& stream : streams) {
     n += sizeof(stream) + stream.index.bytes() + stream.codes.bytes() + stream.copies.bytes() +
-         stream.prompts.bytes() + BytesOf(stream.written);
+         stream.prompts.bytes() + stream.calls.bytes() + BytesOf(stream.written);
     for (const SequenceState& sequence : stream.sequences) n += SequenceBytes(sequence);
   }
   return n;

@@ -10,6 +10,7 @@
 
 #include "base/row_mask.h"
 #include "cache/block_index.h"
+#include "cache/call_attention.h"
 #include "cache/code_index.h"
 #include "cache/prompt_attention.h"
 #include "cache/row_copies.h"
@@ -32,6 +33,7 @@ struct StreamCache {
   CodeIndex codes;
   RowCopies copies;
   PromptAttention prompts;
+  CallAttention calls;
   std::vector<int> written;  // rows written since the last attention node, in order
   bool writes_seen = false;  // this cache's writes come to us; without them nothing can be trusted
   std::list<SequenceState> sequences;

@@ -11,16 +11,17 @@
 namespace condense {
 namespace {
 
-// Neighbouring query rows of one prompt.
+// Query rows of one sequence, and the sums that their shares are added to.
 struct Run {
   const AttentionNode& node;
   const Visibility& visibility;
-  std::span<const PromptRow> rows;
   const SoftmaxStates& states;
+  int stream;
+  std::span<const int> rows;  // of the node, ascending
   KvView view;
   std::span<const uint16_t> masks;  // [n rows, n_blocks]: what counts of what they see
+  std::span<float* const> sums;     // by query head: [rows of the cache, whole blocks]
 
-  int stream() const { return rows.front().stream; }
   int n_blocks() const { return BlocksFor(view.n_rows); }
   const uint16_t* Mask(int i) const { return masks.data() + static_cast<size_t>(i) * n_blocks(); }
 };
@@ -55,12 +56,12 @@ bool Prepare(const Run& run, int kv_head, int block, int first, int n, Scratch& 
   scratch.bias.resize(scratch.masks.size());
   args.n_queries = n * group;
   for (int i = 0, at = 0; i < n; ++i) {
-    const int row = run.rows[first + i].row;
+    const int row = run.rows[first + i];
     for (int h = kv_head * group; h < (kv_head + 1) * group; ++h, ++at) {
       scratch.masks[at] = mask_of(i);
-      CopyQuery(run.node, run.stream(), row, h, &scratch.q[static_cast<size_t>(at) * k_dim]);
+      CopyQuery(run.node, run.stream, row, h, &scratch.q[static_cast<size_t>(at) * k_dim]);
       if (run.visibility.has_bias())
-        scratch.bias[at] = run.visibility.Bias(run.stream(), h, row) + block * kBlockRows;
+        scratch.bias[at] = run.visibility.Bias(run.stream, h, row) + block * kBlockRows;
     }
   }
   args.q = scratch.q.data();
@@ -70,7 +71,7 @@ bool Prepare(const Run& run, int kv_head, int block, int first, int n, Scratch& 
 }
 
 // The shares of one KV head's queries in one chunk's rows.
-void AddChunk(const Run& run, int kv_head, int chunk, SeenPrompt::Sums& sums) {
+void AddChunk(const Run& run, int kv_head, int chunk) {
   static thread_local Scratch scratch;
   const int group = run.node.n_query_heads / run.view.n_kv_heads, block = chunk * kChunkBlocks;
   const int rows_per_tile = std::max(1, kTileQueries / group);
@@ -92,57 +93,81 @@ void AddChunk(const Run& run, int kv_head, int chunk, SeenPrompt::Sums& sums) {
     for (int i = 0; i < args.n_queries; ++i) {
       const int head = kv_head * group + i % group;
       const size_t state =
-          SoftmaxStates::Index(run.node, run.stream(), run.rows[first + i / group].row, head);
+          SoftmaxStates::Index(run.node, run.stream, run.rows[first + i / group], head);
       const float max = run.states.max[state], sum = run.states.sum[state];
       // Without a number there are no shares; a step of such a cache is dense.
       if (!std::isfinite(max) || !std::isfinite(sum) || !(sum > 0)) continue;
       AddShares(scratch.logits.data() + i * n_logits, n_logits, max, sum,
-                sums.heads[head].data() + static_cast<size_t>(block) * kBlockRows);
+                run.sums[head] + static_cast<size_t>(block) * kBlockRows);
     }
   }
 }
 
-void AddRun(const AttentionNode& node, const Visibility& visibility,
-            std::span<const PromptRow> rows, const SoftmaxStates& states, int n_threads) {
+// Of the rows that each query sees the last `window` count, all of them for 0.
+void AddRun(const AttentionNode& node, const Visibility& visibility, int stream,
+            std::span<const int> rows, int window, const SoftmaxStates& states,
+            std::span<float* const> sums, int n_threads) {
   static thread_local std::vector<uint16_t> masks;
   Run run{.node = node,
           .visibility = visibility,
-          .rows = rows,
           .states = states,
-          .view = node.View(rows.front().stream),
-          .masks = {}};
+          .stream = stream,
+          .rows = rows,
+          .view = node.View(stream),
+          .masks = {},
+          .sums = sums};
   const int n_blocks = run.n_blocks(), n_chunks = ChunksFor(node.kv.n_rows);
   masks.resize(rows.size() * n_blocks);
   run.masks = masks;
-  const std::vector<int>& windows = node.prompt_wants->windows;
-  for (SeenPrompt::Sums& sums : rows.front().record->sums) {
-    if (std::find(windows.begin(), windows.end(), sums.window) == windows.end()) continue;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      CopyLast({visibility.Row(run.stream(), 0, rows[i].row), static_cast<size_t>(n_blocks)},
-               sums.window, masks.data() + i * n_blocks);
-    }
-#pragma omp parallel for num_threads(n_threads) schedule(dynamic, 1)
-    for (int job = 0; job < node.kv.n_kv_heads * n_chunks; ++job)
-      AddChunk(run, job % node.kv.n_kv_heads, job / node.kv.n_kv_heads, sums);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    CopyLast({visibility.Row(stream, 0, rows[i]), static_cast<size_t>(n_blocks)}, window,
+             masks.data() + i * n_blocks);
   }
+#pragma omp parallel for num_threads(n_threads) schedule(dynamic, 1)
+  for (int job = 0; job < node.kv.n_kv_heads * n_chunks; ++job)
+    AddChunk(run, job % node.kv.n_kv_heads, job / node.kv.n_kv_heads);
 }
 
-}  // namespace
+std::span<const uint16_t> VisibleTo(const AttentionNode& node, const Visibility& visibility,
+                                    int stream, int row) {
+  return {visibility.Row(stream, 0, row), static_cast<size_t>(BlocksFor(node.kv.n_rows))};
+}
 
-void TakePromptRows(const AttentionNode& node, const Visibility& visibility, int stream,
-                    std::span<const uint8_t> is_decode, std::span<const int> written,
-                    PromptAttention& prompts, std::vector<PromptRow>& rows) {
-  const PromptWants& wants = *node.prompt_wants;
-  if (visibility.n_mask_heads() != 1 || written.size() != static_cast<size_t>(node.n_rows)) return;
-  const KvView view = node.View(stream);
-  const size_t n_blocks = BlocksFor(view.n_rows);
-  prompts.Begin();
+// A stream's query rows that are no decode steps, sequence by sequence.
+void FindCalls(const AttentionNode& node, const Visibility& visibility, int stream,
+               std::span<const uint8_t> is_decode, std::span<const int> written,
+               std::vector<std::vector<int>>& calls) {
+  calls.clear();
   for (int r = 0; r < node.n_rows; ++r) {
-    if (is_decode[r]) continue;
-    const std::span<const uint16_t> visible(visibility.Row(stream, 0, r), n_blocks);
-    if (written[r] >= view.n_rows || !HasRow(visible, written[r])) continue;
-    SeenPrompt& record = prompts.Take(view, wants, node.n_query_heads, written[r], visible);
-    rows.push_back({stream, r, &record});
+    if (is_decode[r] || written[r] >= node.kv.n_rows) continue;
+    const std::span<const uint16_t> visible = VisibleTo(node, visibility, stream, r);
+    if (!HasRow(visible, written[r])) continue;
+    const auto call = std::find_if(calls.begin(), calls.end(), [&](const std::vector<int>& before) {
+      return HasRow(visible, written[before.back()]);
+    });
+    if (call == calls.end()) {
+      calls.push_back({r});
+    } else {
+      call->push_back(r);
+    }
+  }
+  std::erase_if(calls, [](const std::vector<int>& call) { return call.size() < 2; });
+}
+
+void TakePrompt(const AttentionNode& node, const Visibility& visibility, int stream,
+                std::span<const int> call, std::span<const int> written, PromptAttention& prompts,
+                CallWork& work) {
+  const KvView view = node.View(stream);
+  if (call.size() <= kMostVerifiedRows &&
+      prompts.FollowsSteps(view, VisibleTo(node, visibility, stream, call.front())))
+    return;
+  for (int r : call) {
+    const std::span<const uint16_t> visible = VisibleTo(node, visibility, stream, r);
+    SeenPrompt& record =
+        prompts.Take(view, *node.prompt_wants, node.n_query_heads, written[r], visible);
+    if (r == call.front() || work.shared.back().prompt != &record)
+      work.shared.push_back({.stream = stream, .rows = {}, .prompt = &record, .call = nullptr});
+    work.shared.back().rows.push_back(r);
     if (record.ring.empty()) continue;
     SeenPrompt::Query& query = record.NextQuery();
     query.q.resize(static_cast<size_t>(node.n_query_heads) * view.k_dim);
@@ -152,13 +177,62 @@ void TakePromptRows(const AttentionNode& node, const Visibility& visibility, int
   }
 }
 
-void AddColumnSums(const AttentionNode& node, const Visibility& visibility,
-                   std::span<const PromptRow> rows, const SoftmaxStates& states, int n_threads) {
-  if (node.prompt_wants->windows.empty()) return;
-  for (size_t begin = 0, end; begin < rows.size(); begin = end) {
-    end = begin + 1;
-    while (end < rows.size() && rows[end].record == rows[begin].record) ++end;
-    AddRun(node, visibility, rows.subspan(begin, end - begin), states, n_threads);
+void TakeCall(const AttentionNode& node, const Visibility& visibility, int stream,
+              std::span<const int> call, std::span<const int> written, CallAttention& records,
+              CallWork& work) {
+  const bool of_prompt = call.size() > kMostVerifiedRows;
+  const std::span<const int> counted = of_prompt ? call.last(kMostVerifiedRows) : call;
+  SeenCall& record = records.Take(node.View(stream), written[counted.front()],
+                                  VisibleTo(node, visibility, stream, counted.front()),
+                                  VisibleTo(node, visibility, stream, counted.back()), of_prompt);
+  work.shared.push_back({.stream = stream,
+                         .rows = {counted.begin(), counted.end()},
+                         .prompt = nullptr,
+                         .call = &record});
+}
+
+}  // namespace
+
+void TakeCalls(const AttentionNode& node, const Visibility& visibility, int stream,
+               std::span<const uint8_t> is_decode, StreamCache& cache, CallWork& work) {
+  const PromptWants* wants = node.prompt_wants;
+  if (wants == nullptr || wants->empty() || visibility.n_mask_heads() != 1) return;
+  if (wants->of_prompts()) {
+    for (int r = 0; r < node.n_rows; ++r) {
+      if (is_decode[r]) cache.prompts.NoteStep(VisibleTo(node, visibility, stream, r));
+    }
+  }
+  if (cache.written.size() != static_cast<size_t>(node.n_rows)) return;
+  FindCalls(node, visibility, stream, is_decode, cache.written, work.calls);
+  cache.prompts.Begin();
+  cache.calls.Begin();
+  for (const std::vector<int>& call : work.calls) {
+    if (wants->of_prompts())
+      TakePrompt(node, visibility, stream, call, cache.written, cache.prompts, work);
+    if (wants->last_call)
+      TakeCall(node, visibility, stream, call, cache.written, cache.calls, work);
+  }
+}
+
+void AddShares(const AttentionNode& node, const Visibility& visibility, const CallWork& work,
+               int n_threads) {
+  const std::vector<int>& windows = node.prompt_wants->windows;
+  const int group = node.n_query_heads / node.kv.n_kv_heads;
+  std::vector<float*> to(node.n_query_heads);
+  const auto add = [&](const SharedRows& shared, int window, std::vector<std::vector<float>>& heads,
+                       int per_sum) {
+    for (int h = 0; h < node.n_query_heads; ++h) to[h] = heads[h / per_sum].data();
+    AddRun(node, visibility, shared.stream, shared.rows, window, work.states, to, n_threads);
+  };
+  for (const SharedRows& shared : work.shared) {
+    if (shared.call != nullptr) {
+      add(shared, 0, shared.call->heads, group);
+      continue;
+    }
+    for (SeenPrompt::Sums& sums : shared.prompt->sums) {
+      if (std::find(windows.begin(), windows.end(), sums.window) != windows.end())
+        add(shared, sums.window, sums.heads, 1);
+    }
   }
 }
 

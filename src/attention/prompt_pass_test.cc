@@ -4,167 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-#include <random>
-
-#include "kernels/half.h"
-#include "select/registry.h"
+#include "attention/test_prompts.h"
 
 namespace condense {
 namespace {
-
-constexpr int kDim = 32;
-
-// An F32 cache of one stream, and the prompts in it. Queries are those of the cells that they
-// write.
-class Prompts {
- public:
-  Prompts(int n_cells, int n_kv_heads, int group, float softcap = 0, bool sinks = false)
-      : n_cells_(n_cells), n_kv_heads_(n_kv_heads), group_(group), softcap_(softcap) {
-    std::mt19937 random(5);
-    std::normal_distribution<float> normal;
-    k_.resize(static_cast<size_t>(n_cells) * n_kv_heads * kDim);
-    q_.resize(static_cast<size_t>(n_cells) * n_heads() * kDim);
-    for (float& x : k_) x = normal(random);
-    for (float& x : q_) x = 1.5f * normal(random);
-    v_ = k_;
-    if (sinks) sinks_.assign(n_heads(), 1.0f);
-    bias_.assign(n_cells, 0.0f);
-  }
-
-  int n_heads() const { return n_kv_heads_ * group_; }
-  PromptWants wants{.windows = {0}, .last_queries = 0};
-  int n_threads = 1;
-
-  // One node: `rows` are the cells of its query rows, each with the cells that it sees.
-  struct Row {
-    int cell;
-    std::vector<int> sees;
-  };
-  void Node(const std::vector<Row>& rows) {
-    const int n = static_cast<int>(rows.size());
-    std::vector<float> q(static_cast<size_t>(n) * n_heads() * kDim), out(q.size());
-    std::vector<uint16_t> mask(static_cast<size_t>(n) * n_cells_, kF16MinusInf);
-    for (int i = 0; i < n; ++i) {
-      cache.MarkWritten(0, rows[i].cell);
-      std::copy_n(Query(rows[i].cell, 0), n_heads() * kDim, q.begin() + i * n_heads() * kDim);
-      for (int cell : rows[i].sees)
-        mask[static_cast<size_t>(i) * n_cells_ + cell] = F16FromF32Saturated(bias_[cell]);
-    }
-    AttentionNode node;
-    node.n_rows = n;
-    node.n_query_heads = n_heads();
-    node.q = reinterpret_cast<const std::byte*>(q.data());
-    node.q_head = sizeof(float) * kDim;
-    node.q_row = node.q_stream = node.q_head * n_heads();
-    node.kv = View();
-    node.mask = reinterpret_cast<const std::byte*>(mask.data());
-    node.mask_row = node.mask_stream = 2 * static_cast<size_t>(n_cells_);
-    node.scale = kScale;
-    node.softcap = softcap_;
-    node.sinks = sinks_.empty() ? nullptr : sinks_.data();
-    node.out = out.data();
-    node.prompt_wants = &wants;
-    AttentionSink sink;
-    const std::unique_ptr<Policy> policy = std::move(MakePolicy("dense")->policy);
-    ComputeAttention(node, cache, *policy, n_threads, sink);
-  }
-  // The cells in their order, `cut` rows a node; what they see besides: `before`.
-  void Prompt(const std::vector<int>& cells, int cut, std::vector<int> before = {}) {
-    std::vector<Row> rows;
-    for (int cell : cells) {
-      before.push_back(cell);
-      rows.push_back({cell, before});
-      if (static_cast<int>(rows.size()) < cut) continue;
-      Node(rows);
-      rows.clear();
-    }
-    if (!rows.empty()) Node(rows);
-  }
-
-  // What `cell`'s head gives each of `sees`, in double.
-  std::vector<double> Shares(int cell, int head, const std::vector<int>& sees) const {
-    std::vector<double> p(n_cells_, 0.0);
-    double sum = 0;
-    for (int seen : sees) {
-      double z = 0;
-      for (int c = 0; c < kDim; ++c)
-        z += double(Query(cell, head)[c]) * Key(seen, head / group_)[c];
-      z *= kScale;
-      if (softcap_ > 0) z = softcap_ * std::tanh(z / softcap_);
-      p[seen] = std::exp(z + bias_[seen]);
-      sum += p[seen];
-    }
-    for (double& x : p) x /= sum;
-    return p;
-  }
-  // [head][cell] of a prompt by window: queries that see the cell among the last so many count.
-  using HeadSums = std::vector<std::vector<double>>;
-  std::map<int, HeadSums> Reference(const std::vector<int>& cells,
-                                    const std::vector<int>& windows) const {
-    std::map<int, HeadSums> sums;
-    for (int window : windows) sums[window].assign(n_heads(), std::vector<double>(n_cells_, 0.0));
-    for (int h = 0; h < n_heads(); ++h) {
-      std::vector<int> sees;
-      for (int cell : cells) {
-        sees.push_back(cell);
-        const std::vector<double> p = Shares(cell, h, sees);
-        for (auto& [window, of_window] : sums) {
-          const size_t n = window == 0 ? sees.size() : std::min<size_t>(window, sees.size());
-          for (size_t i = sees.size() - n; i < sees.size(); ++i)
-            of_window[h][sees[i]] += p[sees[i]];
-        }
-      }
-    }
-    return sums;
-  }
-
-  const SeenPrompt* Find(const std::vector<int>& sees) {
-    RowMask visible(BlocksFor(n_cells_), 0);
-    for (int cell : sees) AddRow(visible, cell);
-    return cache.Stream(0).prompts.Find(View(), visible);
-  }
-  void SetBias(int cell, float bias) { bias_[cell] = bias; }
-  float* Key(int cell, int kv_head) {
-    return &k_[(static_cast<size_t>(cell) * n_kv_heads_ + kv_head) * kDim];
-  }
-  const float* Query(int cell, int head) const {
-    return &q_[(static_cast<size_t>(cell) * n_heads() + head) * kDim];
-  }
-
-  LayerCache cache;
-
- private:
-  static constexpr float kScale = 0.25f;
-
-  const float* Key(int cell, int kv_head) const {
-    return &k_[(static_cast<size_t>(cell) * n_kv_heads_ + kv_head) * kDim];
-  }
-  KvView View() const {
-    KvView view;
-    view.k_type = view.v_type = KvType::kF32;
-    view.k = reinterpret_cast<const std::byte*>(k_.data());
-    view.v = reinterpret_cast<const std::byte*>(v_.data());
-    view.k_head = view.v_head = sizeof(float) * kDim;
-    view.k_row = view.v_row = view.k_head * n_kv_heads_;
-    view.n_rows = n_cells_;
-    view.n_kv_heads = n_kv_heads_;
-    view.k_dim = view.v_dim = kDim;
-    return view;
-  }
-
-  const int n_cells_, n_kv_heads_, group_;
-  const float softcap_;
-  std::vector<float> k_, v_, q_, sinks_, bias_;
-};
-
-std::vector<int> Cells(int begin, int end, int step = 1) {
-  std::vector<int> cells;
-  for (int cell = begin; cell < end; cell += step) cells.push_back(cell);
-  return cells;
-}
 
 void ExpectSums(const SeenPrompt* record, int window,
                 const std::vector<std::vector<double>>& expected) {
@@ -251,14 +94,7 @@ TEST(PromptPassTest, LastQueriesAreTheLast) {
 TEST(PromptPassTest, SequencesKeepTheirOwn) {
   const std::vector<int> a = Cells(0, 300, 2), b = Cells(1, 301, 2);
   Prompts both(320, 2, 2), only_a(320, 2, 2), only_b(320, 2, 2);
-  std::vector<Prompts::Row> rows;
-  for (int i = 0; i < 150; ++i) {
-    rows.push_back({a[i], {a.begin(), a.begin() + i + 1}});
-    rows.push_back({b[i], {b.begin(), b.begin() + i + 1}});
-    if (rows.size() < 100) continue;
-    both.Node(rows);
-    rows.clear();
-  }
+  both.ByTurns(a, b, 100);
   only_a.Prompt(a, 50);
   only_b.Prompt(b, 50);
   EXPECT_EQ(both.Find(a)->SumsOf(0)->heads, only_a.Find(a)->SumsOf(0)->heads);
@@ -284,6 +120,34 @@ TEST(PromptPassTest, APromptEndsWithItsNewestRow) {
   record = prompts.Find(Cells(0, 340));
   ASSERT_NE(record, nullptr);
   EXPECT_EQ(record->n_queries, 90);
+}
+
+// Drafts are steps that are taken back; the call of a few rows that verifies them tells nothing of
+// the prompt, and its rejected rows take nothing of it with them.
+TEST(PromptPassTest, AVerificationIsNoPrompt) {
+  Prompts prompts(512, 1, 2);
+  prompts.wants = {.windows = {0}, .last_queries = 8};
+  prompts.Prompt(Cells(0, 300), 150);
+  const auto sums = prompts.Find(Cells(0, 300))->SumsOf(0)->heads;
+  for (int cell : {300, 301, 302}) prompts.Step(cell, Cells(0, cell));
+  prompts.Prompt(Cells(300, 317), 17, Cells(0, 300));
+  prompts.Step(302, Cells(0, 302));
+  const SeenPrompt* record = prompts.Find(Cells(0, 303));
+  ASSERT_NE(record, nullptr);
+  EXPECT_EQ(record->newest_row, 299);
+  EXPECT_EQ(record->n_queries, 300);
+  EXPECT_EQ(record->SumsOf(0)->heads, sums);
+  ASSERT_EQ(record->n_last, 8);
+  EXPECT_EQ(CountRows(record->LastQuery(7).visible), 300);
+  // More rows are a later turn.
+  prompts.Prompt(Cells(303, 321), 18, Cells(0, 303));
+  record = prompts.Find(Cells(0, 321));
+  ASSERT_NE(record, nullptr);
+  EXPECT_EQ(record->newest_row, 320);
+  EXPECT_EQ(record->n_queries, 318);
+  // Before a step follows, a few rows are the prompt's end.
+  prompts.Prompt(Cells(321, 325), 4, Cells(0, 321));
+  EXPECT_EQ(prompts.Find(Cells(0, 325))->n_queries, 322);
 }
 
 TEST(PromptPassTest, AForgottenCacheIsComparedFirst) {
@@ -320,6 +184,11 @@ TEST(PromptPassTest, WantsAddUp) {
   wants.Add({.windows = {0}, .last_queries = 32});
   wants.Add({.windows = {64}, .last_queries = 8});
   EXPECT_EQ(wants, (PromptWants{.windows = {0, 64}, .last_queries = 32}));
+  EXPECT_TRUE(wants.of_prompts());
+  PromptWants calls{.windows = {}, .last_queries = 0, .last_call = true};
+  EXPECT_FALSE(calls.empty() || calls.of_prompts());
+  wants.Add(calls);
+  EXPECT_TRUE(wants.last_call);
 }
 
 }  // namespace

@@ -84,6 +84,7 @@ void SelectStep(const DecodeStep& step, const Policy& policy, StreamCache& cache
     cache.codes.Forget();
     cache.copies.Forget();
     cache.prompts.Forget();
+    cache.calls.Forget();
     cache.ForgetChoices();
     state = &cache.Sequence(step.visible, step.n_visible, &continued);
   }
@@ -97,6 +98,7 @@ void SelectStep(const DecodeStep& step, const Policy& policy, StreamCache& cache
   layer.codes = &cache.codes;
   layer.copies = &cache.copies;
   layer.prompts = &cache.prompts;
+  layer.calls = &cache.calls;
   layer.visible = step.visible;
   layer.n_visible = step.n_visible;
   for (int written : cache.written) {

@@ -67,8 +67,7 @@ struct Workspace {
   Visibility visibility;
   std::vector<uint8_t> is_single;  // [n_rows]
   std::vector<int> prompt_rows;    // of one stream
-  std::vector<PromptRow> prompt;   // of all streams, where their attention is wanted
-  SoftmaxStates softmax;           // set where there are any
+  CallWork calls;                  // rows whose attention is wanted
   std::vector<SingleRow> singles;
   std::vector<Selection> selections;  // at least one a single
   std::vector<RowTile> tiles;

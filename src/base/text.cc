@@ -96,6 +96,23 @@ Result<double> ParsePercent(std::string_view text) {
   return value;
 }
 
+Result<int> ParseAutoOr(std::string_view text, int most) {
+  if (text == "auto") return 0;
+  const Result<int64_t> n = ParseInt(text);
+  if (!n.ok() || n.value() < 1 || n.value() > most)
+    return Error{Quote(text) + " is neither auto nor 1 to " + std::to_string(most)};
+  return static_cast<int>(n.value());
+}
+
+Result<double> ParseShare(std::string_view text, double least, double most) {
+  const Result<double> percent = ParsePercent(text);
+  if (!percent.ok() || percent.value() < least || percent.value() > most) {
+    return Error{Quote(text) + " is no share: write " + PrintNumber(least) + "% to " +
+                 PrintNumber(most) + "%"};
+  }
+  return percent.value() / 100;
+}
+
 std::string PrintNumber(double value) {
   char buffer[64];
   const auto [stop, error] = std::to_chars(buffer, buffer + sizeof(buffer), value);

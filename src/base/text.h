@@ -35,6 +35,12 @@ Result<double> ParseNumber(std::string_view text);
 // "5%" or "7.5%": 5 or 7.5. The percent sign must be there.
 Result<double> ParsePercent(std::string_view text);
 
+// "auto", as 0, or a whole number from 1 to `most`. Errors quote the text and say what would be
+// right, here and below.
+Result<int> ParseAutoOr(std::string_view text, int most);
+// "7.5%" as 0.075, from `least` to `most` percent.
+Result<double> ParseShare(std::string_view text, double least, double most);
+
 // The shortest decimal text that ParseNumber reads back to the same value.
 std::string PrintNumber(double value);
 

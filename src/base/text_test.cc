@@ -69,6 +69,21 @@ TEST(ParsePercent, NeedsTheSign) {
   }
 }
 
+TEST(ParseAutoOr, TakesNumbersInRange) {
+  EXPECT_EQ(ParseAutoOr("auto", 16).value(), 0);
+  EXPECT_EQ(ParseAutoOr("1", 16).value(), 1);
+  EXPECT_EQ(ParseAutoOr("16", 16).value(), 16);
+  for (const char* bad : {"", "0", "17", "-1", "many", "4294967297"})
+    EXPECT_EQ(ParseAutoOr(bad, 16).error(), Quote(bad) + " is neither auto nor 1 to 16");
+}
+
+TEST(ParseShare, TakesPercentagesInRange) {
+  EXPECT_EQ(ParseShare("7.5%", 0.01, 50).value(), 0.075);
+  EXPECT_EQ(ParseShare("50%", 0.01, 50).value(), 0.5);
+  for (const char* bad : {"", "5", "0%", "50.1%", "-5%", "nan%"})
+    EXPECT_EQ(ParseShare(bad, 0.01, 50).error(), Quote(bad) + " is no share: write 0.01% to 50%");
+}
+
 TEST(PrintNumber, ReadsBackToTheSameValue) {
   EXPECT_EQ(PrintNumber(5), "5");
   EXPECT_EQ(PrintNumber(7.5), "7.5");

@@ -10,19 +10,6 @@ namespace {
 
 constexpr size_t kMaxRecords = 8;
 
-bool SameKeys(const SeenPrompt& record, const KvView& view) {
-  for (size_t b = 0; b < record.own.size(); ++b) {
-    if (record.own[b] == 0) continue;
-    const int block = static_cast<int>(b), head = WatchedHead(view, block);
-    for (int r = 0; r < kBlockRows; ++r) {
-      const int row = block * kBlockRows + r;
-      if (!HasRow(record.own, row)) continue;
-      if (row >= view.n_rows || KeyWord(view, head, row) != record.words[row]) return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
 void PromptWants::Add(const PromptWants& other) {
@@ -31,6 +18,7 @@ void PromptWants::Add(const PromptWants& other) {
     if (at == windows.end() || *at != window) windows.insert(at, window);
   }
   last_queries = std::max(last_queries, other.last_queries);
+  last_call = last_call || other.last_call;
 }
 
 const SeenPrompt::Sums* SeenPrompt::SumsOf(int window) const {
@@ -50,8 +38,8 @@ SeenPrompt::Query& SeenPrompt::NextQuery() {
 void SeenPrompt::Clear() {
   newest_row = -1;
   n_queries = n_last = next = 0;
-  unchecked = false;
-  std::fill(own.begin(), own.end(), 0);
+  unchecked = answered = false;
+  own.Clear();
   for (Sums& of_window : sums) {
     for (std::vector<float>& of_head : of_window.heads)
       std::fill(of_head.begin(), of_head.end(), 0.0f);
@@ -59,7 +47,7 @@ void SeenPrompt::Clear() {
 }
 
 size_t SeenPrompt::bytes() const {
-  size_t n = sizeof(*this) + BytesOf(words) + BytesOf(own) + BytesOf(sums) + BytesOf(ring);
+  size_t n = sizeof(*this) + own.bytes() + BytesOf(sums) + BytesOf(ring);
   for (const Sums& of_window : sums) {
     n += BytesOf(of_window.heads);
     for (const std::vector<float>& of_head : of_window.heads) n += BytesOf(of_head);
@@ -69,14 +57,13 @@ size_t SeenPrompt::bytes() const {
 }
 
 void PromptAttention::MarkWritten(int row) {
-  const size_t block = static_cast<size_t>(row) / kBlockRows;
   for (SeenPrompt& record : records_) {
     if (record.newest_row < 0) continue;
     if (record.newest_row == row) {
       record.Clear();
       continue;
     }
-    if (block < record.own.size()) RemoveRow(record.own, row);
+    record.own.Drop(row);
     for (SeenPrompt::Sums& of_window : record.sums) {
       for (std::vector<float>& of_head : of_window.heads) {
         if (static_cast<size_t>(row) < of_head.size()) of_head[row] = 0.0f;
@@ -89,13 +76,26 @@ void PromptAttention::Forget() {
   for (SeenPrompt& record : records_) record.unchecked = true;
 }
 
+void PromptAttention::NoteStep(std::span<const uint16_t> visible) {
+  for (SeenPrompt& record : records_) {
+    const int row = record.newest_row;
+    if (row < 0 || static_cast<size_t>(row) / kBlockRows >= visible.size()) continue;
+    record.answered = record.answered || HasRow(visible, row);
+  }
+}
+
+bool PromptAttention::FollowsSteps(const KvView& view, std::span<const uint16_t> visible) {
+  const SeenPrompt* found = Match(view, visible);
+  return found != nullptr && found->answered;
+}
+
 SeenPrompt* PromptAttention::Match(const KvView& view, std::span<const uint16_t> visible) {
   SeenPrompt* best = nullptr;
   for (SeenPrompt& record : records_) {
     const int row = record.newest_row;
     if (row < 0 || static_cast<size_t>(row) / kBlockRows >= visible.size()) continue;
     if (!HasRow(visible, row)) continue;
-    if (record.unchecked && !SameKeys(record, view)) {
+    if (record.unchecked && !record.own.Same(view)) {
       record.Clear();
       continue;
     }
@@ -144,12 +144,9 @@ SeenPrompt& PromptAttention::Take(const KvView& view, const PromptWants& wants, 
     record.ring.assign(wants.last_queries, {});
     record.next = record.n_last = 0;
   }
-  if (record.words.size() < n_rows) {
-    record.words.resize(n_rows, 0);
-    record.own.resize(visible.size(), 0);
-  }
-  record.words[row] = KeyWord(view, WatchedHead(view, row / kBlockRows), row);
-  AddRow(record.own, row);
+  record.own.Reserve(visible.size());
+  record.own.Note(view, row);
+  record.answered = false;
   record.newest_row = row;
   ++record.n_queries;
   return record;

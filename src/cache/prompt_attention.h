@@ -5,7 +5,8 @@
 //
 // A prompt is known by the row of its newest query: whoever sees that row goes on from there. Rows
 // taken back take the whole prompt with them, since their queries' shares can't be told apart any
-// more. Rows that change unseen are found by eight bytes of each stored key.
+// more. Rows that change unseen are found by eight bytes of each stored key. Verifications are no
+// prompts: cache/call_attention.h.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "cache/key_words.h"
 #include "cache/kv_view.h"
 
 namespace condense {
@@ -23,10 +25,12 @@ namespace condense {
 struct PromptWants {
   // Ascending. 0: sums over all queries; w: over those queries that see the row among the last w.
   std::vector<int> windows;
-  int last_queries = 0;  // so many of the last rows' queries
+  int last_queries = 0;    // so many of the last rows' queries
+  bool last_call = false;  // shares of the last queries of each call of several rows
 
   void Add(const PromptWants& other);
-  bool empty() const { return windows.empty() && last_queries == 0; }
+  bool of_prompts() const { return !windows.empty() || last_queries > 0; }
+  bool empty() const { return !of_prompts() && !last_call; }
   bool operator==(const PromptWants&) const = default;
 };
 
@@ -44,12 +48,12 @@ struct SeenPrompt {
   int newest_row = -1;  // of its queries; -1: none
   int n_queries = 0;
   std::vector<Sums> sums;
-  std::vector<Query> ring;      // the last queries
-  int next = 0;                 // of the ring, to be overwritten
-  int n_last = 0;               // valid ones, at most ring.size()
-  std::vector<uint64_t> words;  // by row, whole blocks: eight bytes of the key of a query's own row
-  std::vector<uint16_t> own;    // by block: rows with a word
-  bool unchecked = false;       // the cache may have been written behind the graph's back since
+  std::vector<Query> ring;  // the last queries
+  int next = 0;             // of the ring, to be overwritten
+  int n_last = 0;           // valid ones, at most ring.size()
+  KeyWords own;             // the queries' own rows
+  bool unchecked = false;   // the cache may have been written behind the graph's back since
+  bool answered = false;    // a decode step has followed
   uint64_t last_used = 0;
 
   // Null where these sums were not asked for.
@@ -76,6 +80,12 @@ class PromptAttention {
   // The cache may have been written behind the graph's back: records are compared with the stored
   // keys before they are used again.
   void Forget();
+
+  // A decode step that sees `visible`: what follows the prompt in calls of a few rows is no prompt.
+  void NoteStep(std::span<const uint16_t> visible);
+  // Whether a call whose first query sees `visible` goes on behind the steps that follow a prompt.
+  // Of few rows (kMostVerifiedRows) it is a verification then, and tells nothing of the prompt.
+  bool FollowsSteps(const KvView& view, std::span<const uint16_t> visible);
 
   // Begins a node's rows: records in use from here on are not given up before the next Begin.
   void Begin() { ++clock_; }

@@ -4,13 +4,6 @@
 #include "decode/lookup.h"
 
 namespace condense {
-namespace {
-
-constexpr const char* kLookup = "lookup";
-constexpr const char* kLookupAnd = "lookup+";
-
-}  // namespace
-
 Status PolicySwitch::Set(const std::string& spec) {
   if (spec == current_) return Status();
   const Result<std::string> set = plugin_.SetPolicy(spec);
@@ -35,23 +28,23 @@ Result<std::vector<Token>> PolicyDraft::Propose(Session& session, std::span<cons
   return tokens;
 }
 
-std::string PolicyOfDraft(const std::string& text) {
-  if (text == kLookup) return "";
-  return text.starts_with(kLookupAnd) ? text.substr(std::string(kLookupAnd).size()) : text;
+Result<DraftText> ReadDraft(const std::string& text) {
+  const std::string lookup_and = "lookup+";
+  if (text == "lookup") return DraftText{true, ""};
+  DraftText draft{text.starts_with(lookup_and), text};
+  if (draft.looks_up) draft.policy.erase(0, lookup_and.size());
+  if (!draft.policy.empty()) return draft;
+  return Error{"draft " + Quote(text) +
+               " names no policy: write lookup, a policy, or lookup+POLICY as in "
+               "lookup+condense:budget=8%"};
 }
 
-Result<std::vector<std::unique_ptr<DraftSource>>> ParseDraft(const std::string& text,
-                                                             PolicySwitch& policies) {
-  const std::string policy = PolicyOfDraft(text);
-  const bool looks_up = text == kLookup || text.starts_with(kLookupAnd);
-  if (policy.empty() && text != kLookup) {
-    return Error{"draft " + Quote(text) +
-                 " names no policy: write lookup, a policy, or lookup+POLICY as in "
-                 "lookup+condense:budget=8%"};
-  }
+std::vector<std::unique_ptr<DraftSource>> MakeDrafts(const DraftText& draft,
+                                                     PolicySwitch& policies) {
   std::vector<std::unique_ptr<DraftSource>> sources;
-  if (looks_up) sources.push_back(std::make_unique<LookupDraft>());
-  if (!policy.empty()) sources.push_back(std::make_unique<PolicyDraft>(policies, policy));
+  if (draft.looks_up) sources.push_back(std::make_unique<LookupDraft>());
+  if (!draft.policy.empty())
+    sources.push_back(std::make_unique<PolicyDraft>(policies, draft.policy));
   return sources;
 }
 

@@ -30,7 +30,7 @@ class PolicySwitch {
 class DraftSource {
  public:
   virtual ~DraftSource() = default;
-  // As ParseDraft reads it.
+  // As ReadDraft reads it.
   virtual std::string name() const = 0;
   // Takes steps of the model to propose; else its proposals are free.
   virtual bool takes_steps() const = 0;
@@ -56,12 +56,16 @@ class PolicyDraft final : public DraftSource {
   const std::string spec_;
 };
 
-// "lookup", a policy's spec (or @FILE), or "lookup+SPEC": sources in the order in which they are
-// asked. The spec is not checked: it is put in force when it first drafts.
-Result<std::vector<std::unique_ptr<DraftSource>>> ParseDraft(const std::string& text,
-                                                             PolicySwitch& policies);
+// What drafts, lookup first; one of them at least.
+struct DraftText {
+  bool looks_up = false;
+  std::string policy;  // a spec or @FILE, not checked; "": none
+};
+// "lookup", a policy's spec (or @FILE), or "lookup+SPEC".
+Result<DraftText> ReadDraft(const std::string& text);
 
-// The policy's part of such a text, "" for "lookup".
-std::string PolicyOfDraft(const std::string& text);
+// In the order in which they are asked. The policy is put in force when it first drafts.
+std::vector<std::unique_ptr<DraftSource>> MakeDrafts(const DraftText& draft,
+                                                     PolicySwitch& policies);
 
 }  // namespace condense

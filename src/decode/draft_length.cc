@@ -56,6 +56,10 @@ int DraftLength::Best(const RowCosts& costs) const {
   return best;
 }
 
+double DraftLength::AllowedLoss(const RowCosts& costs) const {
+  return kAllowedLoss * (dense_seconds_ + kGraceSteps * costs.Of(1));
+}
+
 int DraftLength::Next(const RowCosts& costs) const {
   if (fixed_ > 0) return std::min(fixed_, most_);
   if (n_rest_ > 0) return 0;
@@ -79,8 +83,7 @@ void DraftLength::NoteVerified(int n_drafted, int n_accepted, double seconds,
   dense_seconds_ += dense;
   lost_seconds_ += seconds - dense;
   if (fixed_ > 0) return;
-  const double allowed = kAllowedLoss * (dense_seconds_ + kGraceSteps * costs.Of(1));
-  if (Best(costs) > 0 && lost_seconds_ <= allowed) {
+  if (Best(costs) > 0 && lost_seconds_ <= AllowedLoss(costs)) {
     next_rest_ = n_accepted > 0 ? kFirstRest : next_rest_;
     return;
   }
@@ -91,18 +94,17 @@ void DraftLength::NoteVerified(int n_drafted, int n_accepted, double seconds,
 void DraftLength::NoteUndrafted(const RowCosts& costs) {
   dense_seconds_ += costs.Of(1);
   if (n_rest_ == 0) return;
-  const double allowed = kAllowedLoss * (dense_seconds_ + kGraceSteps * costs.Of(1));
   if (n_rest_ > 1) {
     --n_rest_;
     return;
   }
   // Tried again where a trial is paid for, with two tokens and as if little were known.
-  const double trial = 2 * token_seconds_ + costs.Of(3) - costs.Of(1);
-  if (lost_seconds_ + trial > allowed) return;
+  const double trial = kFirstMost * token_seconds_ + costs.Of(kFirstMost + 1) - costs.Of(1);
+  if (lost_seconds_ + trial > AllowedLoss(costs)) return;
   n_rest_ = 0;
-  most_now_ = 2;
-  confirmed_ = 1.6;
-  tried_ = 2;
+  most_now_ = kFirstMost;
+  confirmed_ = kGuessConfirmed;
+  tried_ = kGuessTried;
 }
 
 }  // namespace condense

@@ -45,18 +45,21 @@ class DraftLength {
  private:
   double Pace(int n_drafts, const RowCosts& costs) const;
   int Best(const RowCosts& costs) const;
+  double AllowedLoss(const RowCosts& costs) const;  // seconds
 
   const int fixed_, most_;
+  static constexpr double kGuessConfirmed = 1.6, kGuessTried = 2;
+  static constexpr int kFirstMost = 2;
+  static constexpr int kFirstRest = 64, kLongestRest = 1024;
+
   // Decaying counts of single tokens; they begin with a guess.
-  double confirmed_ = 1.6, tried_ = 2;
-  double token_seconds_ = 0;  // of one drafted token
-  int most_now_ = 2;          // lengths grow as drafts are confirmed whole
-  int n_rest_ = 0;            // tokens until drafting is tried again
+  double confirmed_ = kGuessConfirmed, tried_ = kGuessTried;
+  double token_seconds_ = 0;   // of one drafted token
+  int most_now_ = kFirstMost;  // lengths grow as drafts are confirmed whole
+  int n_rest_ = 0;             // tokens until drafting is tried again
   int next_rest_ = kFirstRest;
   double lost_seconds_ = 0;   // against dense steps, less what was gained
   double dense_seconds_ = 0;  // that dense decoding would have taken so far
-
-  static constexpr int kFirstRest = 64, kLongestRest = 1024;
 };
 
 }  // namespace condense

@@ -6,19 +6,18 @@
 
 #include "base/clock.h"
 #include "base/top_two.h"
+#include "decode/dense_rows.h"
 
 namespace condense {
 namespace {
 
-constexpr const char* kDense = "dense";
+constexpr int kAutoRows = 9;
 
 }  // namespace
 
-Status CheckDecodesExactly(const Model& model) {
-  if (!model.has_recurrent_state()) return Status();
-  return Error{
-      "exact decoding removes the rows of drafts, and this model keeps state that cannot be cut: "
-      "decode it with --mode sparse --policy dense"};
+int ExactOptions::RowsOf(const DraftText& draft, int draft_tokens) {
+  if (draft_tokens > 0) return draft_tokens + 1;
+  return draft.looks_up ? kMostDrafted + 1 : kAutoRows;
 }
 
 int64_t ExactCounters::drafted() const {
@@ -34,10 +33,10 @@ int64_t ExactCounters::accepted() const {
 }
 
 Result<std::unique_ptr<ExactDecoder>> ExactDecoder::Make(
-    Session& session, PolicySwitch& policies, std::vector<std::unique_ptr<DraftSource>> sources,
+    Session& session, const Plugin& plugin, std::vector<std::unique_ptr<DraftSource>> sources,
     const ExactOptions& options) {
   CONDENSE_CHECK(!sources.empty() && options.most_rows >= 2);
-  const Status can = CheckDecodesExactly(session.model());
+  const Status can = CheckRowsCanBeRemoved(session.model());
   if (!can.ok()) return Error{can.error()};
   if (options.draft_tokens < 0 || options.draft_tokens > ExactOptions::kMostDrafted) {
     return Error{fmt::format("a draft of {} tokens is none of 1 to {}", options.draft_tokens,
@@ -51,18 +50,18 @@ Result<std::unique_ptr<ExactDecoder>> ExactDecoder::Make(
         session.n_batch())};
   }
   return std::unique_ptr<ExactDecoder>(
-      new ExactDecoder(session, policies, std::move(sources), options));
+      new ExactDecoder(session, plugin, std::move(sources), options));
 }
 
-ExactDecoder::ExactDecoder(Session& session, PolicySwitch& policies,
+ExactDecoder::ExactDecoder(Session& session, const Plugin& plugin,
                            std::vector<std::unique_ptr<DraftSource>> sources,
                            const ExactOptions& options)
-    : session_(session), policies_(policies), sources_(std::move(sources)), options_(options) {
+    : session_(session), plugin_(plugin), sources_(std::move(sources)), options_(options) {
   const int most =
       std::min({ExactOptions::kMostDrafted, options.most_rows - 1, session.n_batch() - 1});
   for (const std::unique_ptr<DraftSource>& source : sources_) {
     lengths_.emplace_back(options.draft_tokens, most);
-    counters_.sources.push_back({.name = source->name()});
+    counters_.sources.push_back({.name = source->name(), .takes_steps = source->takes_steps()});
   }
 }
 
@@ -103,13 +102,8 @@ Result<ExactDecoder::Round> ExactDecoder::Propose(std::span<const Token> history
 }
 
 Result<std::vector<Logits>> ExactDecoder::Verify(const Round& round, double* seconds) {
-  if (round.tokens.size() == 1) {
-    // Several rows are dense under any policy.
-    const Status dense = policies_.Set(kDense);
-    if (!dense.ok()) return Error{dense.error()};
-  }
   const Clock::time_point start = Clock::now();
-  Result<std::vector<Logits>> rows = session_.StepRows(round.tokens);
+  Result<std::vector<Logits>> rows = StepRowsDense(session_, plugin_, round.tokens);
   *seconds = SecondsSince(start);
   return rows;
 }

@@ -6,7 +6,8 @@
 // as in MagicDec (arXiv 2408.11049), TriForce (2404.11912) and SparseSpec; here nothing is accepted
 // by probability, only where it is equal.
 //
-// It rests on the host computing k + 1 rows to the bits of single steps: identity.h.
+// It rests on the host computing k + 1 rows to the bits of single steps: identity.h. A policy that
+// drafts stays in force, with what it remembers: verification is dense in spite of it.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,9 @@ namespace condense {
 
 struct ExactOptions {
   static constexpr int kMostDrafted = 16;
+  // Rows of a call that verifies the longest draft of `draft_tokens`, as below: where the length is
+  // chosen, long ones pay where they are free.
+  static int RowsOf(const DraftText& draft, int draft_tokens);
 
   int draft_tokens = 0;              // 1 .. kMostDrafted; 0: chosen by cost and acceptance
   int most_rows = kMostDrafted + 1;  // rows a call may verify, at least 2
@@ -38,6 +42,7 @@ struct ExactOptions {
 struct ExactCounters {
   struct Source {
     std::string name;
+    bool takes_steps = false;
     int64_t drafted = 0, accepted = 0, verifications = 0;
     int64_t rests = 0;  // times that drafting did not pay and was left off for a while
   };
@@ -56,14 +61,12 @@ using ChooseToken = std::function<Token(Logits logits)>;
 // A token of the text; false: the text ends with it.
 using OnToken = std::function<bool(Token token)>;
 
-// Whether the rows of drafts can be removed from the model's cache.
-Status CheckDecodesExactly(const Model& model);
-
 class ExactDecoder {
  public:
-  // Session, plug-in and policies outlive it. Fails where options and session do not fit.
+  // Session, plug-in and what the sources need outlive it. Fails where options and session do not
+  // fit, and where the rows of drafts cannot be removed from the model's cache.
   static Result<std::unique_ptr<ExactDecoder>> Make(
-      Session& session, PolicySwitch& policies, std::vector<std::unique_ptr<DraftSource>> sources,
+      Session& session, const Plugin& plugin, std::vector<std::unique_ptr<DraftSource>> sources,
       const ExactOptions& options);
 
   // What a probe measured, for the choice of lengths; and what sparse steps cost, from two of each
@@ -80,7 +83,6 @@ class ExactDecoder {
              const OnToken& on_token);
 
   const ExactCounters& counters() const { return counters_; }
-  double acceptance(size_t source) const { return lengths_[source].acceptance(); }
 
  private:
   // What a round feeds: the newest token and what follows it by a source.
@@ -90,7 +92,7 @@ class ExactDecoder {
     double draft_seconds = 0;
   };
 
-  ExactDecoder(Session& session, PolicySwitch& policies,
+  ExactDecoder(Session& session, const Plugin& plugin,
                std::vector<std::unique_ptr<DraftSource>> sources, const ExactOptions& options);
   Result<Round> Propose(std::span<const Token> history, int most);
   Result<std::vector<Logits>> Verify(const Round& round, double* seconds);
@@ -98,7 +100,7 @@ class ExactDecoder {
   void Count(const Round& round, int n_accepted, double verify_seconds);
 
   Session& session_;
-  PolicySwitch& policies_;
+  const Plugin& plugin_;
   const std::vector<std::unique_ptr<DraftSource>> sources_;
   const ExactOptions options_;
   std::vector<DraftLength> lengths_;  // by source

@@ -85,14 +85,14 @@ class ExactTest : public ::testing::Test {
 
   void MakeDecoder(const std::string& draft, int draft_tokens) {
     policies_ = std::make_unique<PolicySwitch>(*plugin_);
-    Result<std::vector<std::unique_ptr<DraftSource>>> sources = ParseDraft(draft, *policies_);
-    ASSERT_TRUE(sources.ok()) << sources.error();
-    MakeDecoder(std::move(sources.value()), draft_tokens);
+    const Result<DraftText> read = ReadDraft(draft);
+    ASSERT_TRUE(read.ok()) << read.error();
+    MakeDecoder(MakeDrafts(read.value(), *policies_), draft_tokens);
   }
   void MakeDecoder(std::vector<std::unique_ptr<DraftSource>> sources, int draft_tokens) {
     if (policies_ == nullptr) policies_ = std::make_unique<PolicySwitch>(*plugin_);
-    Result<std::unique_ptr<ExactDecoder>> decoder = ExactDecoder::Make(
-        *session_, *policies_, std::move(sources), {.draft_tokens = draft_tokens});
+    Result<std::unique_ptr<ExactDecoder>> decoder =
+        ExactDecoder::Make(*session_, *plugin_, std::move(sources), {.draft_tokens = draft_tokens});
     ASSERT_TRUE(decoder.ok()) << decoder.error();
     decoder_ = std::move(decoder.value());
   }
@@ -147,8 +147,8 @@ const SamplerOptions kSampled = {.temperature = 0.9, .seed = 11};
 
 TEST_F(ExactTest, TheSameTokensAsDense) {
   const std::vector<std::string> drafts = {
-      "condense:budget=8%", "mean:blocks=2", "random:blocks=1",     "window:window=16",
-      "h2o:tokens=64",      "lookup",        "lookup+mean:blocks=2"};
+      "condense:budget=8%", "mean:blocks=2", "random:blocks=1",      "window:window=16",
+      "h2o:tokens=64",      "lookup",        "lookup+mean:blocks=2", "pillar:tokens=97"};
   const std::vector<int> lengths = {1, 16, 4, 0, 2, 7};  // 0: auto
   size_t turn = 0;
   int64_t accepted = 0, drafted = 0;
@@ -247,9 +247,9 @@ TEST_F(ExactTest, ABatchSmallerThanTheDraft) {
   Open(kPrompt + kTokens, 2, 4);
   Prefill(0, 64);
   policies_ = std::make_unique<PolicySwitch>(*plugin_);
-  const Result<std::unique_ptr<ExactDecoder>> refused =
-      ExactDecoder::Make(*session_, *policies_, std::move(ParseDraft("lookup", *policies_).value()),
-                         {.draft_tokens = 8});
+  const Result<std::unique_ptr<ExactDecoder>> refused = ExactDecoder::Make(
+      *session_, *plugin_, MakeDrafts({.looks_up = true, .policy = ""}, *policies_),
+      {.draft_tokens = 8});
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().find("9 rows"), std::string::npos) << refused.error();
   const std::vector<Token> dense = Dense(kTokens);
@@ -308,13 +308,14 @@ TEST_F(ExactTest, AStopLeavesTheSessionUsable) {
 
 TEST_F(ExactTest, DraftsAsTheyAreSpelled) {
   PolicySwitch policies(*plugin_);
-  EXPECT_EQ(ParseDraft("lookup", policies).value().size(), 1u);
-  EXPECT_EQ(ParseDraft("lookup+mean", policies).value()[1]->name(), "mean");
-  EXPECT_EQ(ParseDraft("mean", policies).value()[0]->name(), "mean");
-  EXPECT_FALSE(ParseDraft("lookup+", policies).ok());
-  EXPECT_FALSE(ParseDraft("", policies).ok());
-  EXPECT_EQ(PolicyOfDraft("lookup+mean:blocks=2"), "mean:blocks=2");
-  EXPECT_EQ(PolicyOfDraft("lookup"), "");
+  const auto made = [&](const char* text) { return MakeDrafts(ReadDraft(text).value(), policies); };
+  EXPECT_EQ(made("lookup").size(), 1u);
+  EXPECT_EQ(made("lookup+mean")[1]->name(), "mean");
+  EXPECT_EQ(made("mean")[0]->name(), "mean");
+  EXPECT_FALSE(ReadDraft("lookup+").ok());
+  EXPECT_FALSE(ReadDraft("").ok());
+  EXPECT_EQ(ReadDraft("lookup+mean:blocks=2")->policy, "mean:blocks=2");
+  EXPECT_EQ(ReadDraft("lookup")->policy, "");
   EXPECT_FALSE(policies.Set("quset").ok());
 }
 

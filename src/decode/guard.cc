@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/top_two.h"
@@ -14,9 +15,10 @@ GuardedStepper::GuardedStepper(Session& session, const Plugin& plugin, const Gua
 }
 
 Status GuardedStepper::DropAhead() {
-  if (!has_ahead_) return Status();
-  has_ahead_ = false;
-  return session_.CutBack(session_.position() - 1);
+  const int row = std::exchange(ahead_row_, -1);
+  // The session's owner may have removed it with others.
+  if (row < 0 || session_.position() <= row) return Status();
+  return session_.CutBack(row);
 }
 
 Status GuardedStepper::Reset() {
@@ -37,7 +39,7 @@ Result<Logits> GuardedStepper::StepDense(Token token, Token guess) {
   counts_.n_rewritten += n_replaced;
   last_was_dense_ = true;
   if (takes_along) {
-    has_ahead_ = true;
+    ahead_row_ = session_.position() - 1;
     ahead_token_ = guess;
     ahead_ = rows.value()[1];
     if (GreedyToken(rows.value()[0]) != guess) {
@@ -49,8 +51,8 @@ Result<Logits> GuardedStepper::StepDense(Token token, Token guess) {
 }
 
 Result<Logits> GuardedStepper::Step(Token token) {
-  if (has_ahead_ && token == ahead_token_) {
-    has_ahead_ = false;
+  if (ahead_row_ >= 0 && token == ahead_token_) {
+    ahead_row_ = -1;
     ++counts_.n_ahead;
     last_was_dense_ = true;
     return ahead_;

@@ -55,8 +55,8 @@ class GuardedStepper : public Stepper {
   Session& session_;
   const GuardOptions options_;
   SparseTail tail_;
-  bool has_ahead_ =
-      false;  // the session's last row is of ahead_token_, which was not asked for yet
+  // The session's last row, of ahead_token_, which was not asked for yet; -1: there is none.
+  int ahead_row_ = -1;
   Token ahead_token_ = 0;
   Logits ahead_;
   bool last_was_dense_ = false;

@@ -12,6 +12,7 @@
 
 #include "base/kv_type.h"
 #include "decode/log.h"
+#include "decode/sha256.h"
 #include "gguf.h"
 #include "llama.h"
 
@@ -124,6 +125,15 @@ Result<uint64_t> ModelFile::KvBytesPerToken(const std::string& k_type,
     bytes += n * (KvBytes(*k, k_head_dim) + KvBytes(*v, v_head_dim));
   }
   return bytes;
+}
+
+std::string ModelFile::FileName() const { return std::filesystem::path(path).filename().string(); }
+
+Result<std::string> ModelFile::Sha256() const {
+  if (!sha256_.empty()) return sha256_;
+  Result<std::string> sha256 = FileSha256(path);
+  if (sha256.ok()) sha256_ = sha256.value();
+  return sha256;
 }
 
 Result<ModelFile> ReadModelFile(const std::string& path) {

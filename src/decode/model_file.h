@@ -23,6 +23,13 @@ struct ModelFile {
   // Bytes of K and V that one token takes, cache types in llama.cpp's spelling. An upper estimate
   // for models that share or compress their caches.
   Result<uint64_t> KvBytesPerToken(const std::string& k_type, const std::string& v_type) const;
+
+  std::string FileName() const;  // without its folder
+  // Of the file at `path`, which records name the model by. Read when it is first asked for.
+  Result<std::string> Sha256() const;
+
+ private:
+  mutable std::string sha256_;  // "": not read yet
 };
 
 // Fails on a missing, unreadable, truncated or foreign file, with what is wrong.

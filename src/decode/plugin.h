@@ -53,6 +53,8 @@ class Plugin {
   void Forget() const { api_->forget(); }
   // While `on`, one-row steps are dense, and the policy stays with all that it remembers.
   void SetDense(bool on) const { api_->set_dense(on ? 1 : 0); }
+  // What a host schedules while `on` is its own, as if the plug-in were not loaded.
+  void LeaveToHost(bool on) const { api_->leave_to_host(on ? 1 : 0); }
   void SetObserver(condense_observer observer, void* user) const {
     api_->set_observer(observer, user);
   }

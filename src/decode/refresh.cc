@@ -10,6 +10,7 @@ namespace {
 // The first two values of R where it is to be chosen: costs of unlike calls tell call from row.
 constexpr int kTrials[] = {4, 16};
 constexpr double kDearer = 1.1;
+constexpr int kFirstSteps = 2;  // sparse ones that set summaries up: no usual costs
 
 }  // namespace
 
@@ -38,20 +39,21 @@ Status RefreshedStepper::Reset() {
 }
 
 void RefreshedStepper::NoteCall(int n_rows, double seconds) {
-  n_ += 1;
-  rows_ += n_rows;
   seconds_ += seconds;
   rows_rows_ += static_cast<double>(n_rows) * n_rows;
   rows_seconds_ += n_rows * seconds;
-  const double spread = n_ * rows_rows_ - rows_ * rows_;
+  const auto n = static_cast<double>(counts_.n_calls);
+  const double rows = n + static_cast<double>(counts_.n_rewritten);
+  const double spread = n * rows_rows_ - rows * rows;
   if (spread == 0) {
-    counts_.every = n_ < 2 ? kTrials[0] : kTrials[1];
+    counts_.every = kTrials[counts_.n_calls < 2 ? 0 : 1];
     return;
   }
   StepCosts costs;
-  costs.row = std::max(0.0, (n_ * rows_seconds_ - rows_ * seconds_) / spread);
-  costs.call = std::max(0.0, (seconds_ - costs.row * rows_) / n_);
-  costs.sparse = sparse_seconds_ / static_cast<double>(std::max<int64_t>(1, n_sparse_timed_));
+  costs.row = std::max(0.0, (n * rows_seconds_ - rows * seconds_) / spread);
+  costs.call = std::max(0.0, (seconds_ - costs.row * rows) / n);
+  const int64_t n_timed = counts_.n_sparse - kFirstSteps;
+  costs.sparse = sparse_seconds_ / static_cast<double>(std::max<int64_t>(1, n_timed));
   counts_.every = ChooseRefresh(costs);
 }
 
@@ -63,13 +65,7 @@ Result<Logits> RefreshedStepper::Step(Token token) {
     const uint64_t ns = NsSince(start);
     counts_.sparse_ns += ns;
     if (!logits.ok()) return logits;
-    ++counts_.n_sparse;
-    if (n_to_skip_ > 0) {
-      --n_to_skip_;
-    } else {
-      sparse_seconds_ += Seconds(ns);
-      ++n_sparse_timed_;
-    }
+    if (++counts_.n_sparse > kFirstSteps) sparse_seconds_ += Seconds(ns);
     return logits;
   }
   const Result<std::vector<Logits>> rows = tail_.StepDense({&token, 1});

@@ -48,16 +48,15 @@ class RefreshedStepper : public Stepper {
   const RefreshCounts& counts() const { return counts_; }
 
  private:
+  // A dense call that is counted already.
   void NoteCall(int n_rows, double seconds);
 
   const bool automatic_;
   SparseTail tail_;
   RefreshCounts counts_;
-  int n_to_skip_ = 2;  // sparse steps at the start that set summaries up: no usual costs
-  double sparse_seconds_ = 0;
-  int64_t n_sparse_timed_ = 0;
-  // Sums over dense calls for a line through (rows, seconds).
-  double n_ = 0, rows_ = 0, seconds_ = 0, rows_rows_ = 0, rows_seconds_ = 0;
+  double sparse_seconds_ = 0;  // of the steps behind those that set summaries up
+  // Sums over dense calls, beside those of counts_, for a line through (rows, seconds).
+  double seconds_ = 0, rows_rows_ = 0, rows_seconds_ = 0;
 };
 
 }  // namespace condense

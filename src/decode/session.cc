@@ -22,10 +22,35 @@ Result<ggml_type> HostType(const std::string& name) {
   return Error{fmt::format("KV cache type '{}' is not one that Condense reads", name)};
 }
 
+// From construction to destruction the plug-in leaves everything to the host, if the session wants
+// that.
+class LeftToHost {
+ public:
+  explicit LeftToHost(const SessionOptions& options)
+      : api_(options.left_to_host ? options.api : nullptr) {
+    if (api_) api_->leave_to_host(1);
+  }
+  ~LeftToHost() {
+    if (api_) api_->leave_to_host(0);
+  }
+  LeftToHost(const LeftToHost&) = delete;
+  LeftToHost& operator=(const LeftToHost&) = delete;
+
+ private:
+  const condense_api* api_;
+};
+
 }  // namespace
 
-Session::Session(const Model& model, llama_context* context, int n_batch, const condense_api* api)
-    : model_(model), context_(context), n_batch_(n_batch), api_(api) {}
+Status CheckRowsCanBeRemoved(const Model& model) {
+  if (!model.has_recurrent_state()) return Status();
+  return Error{"model '" + model.Description() +
+               "' keeps recurrent state, so that rows cannot be removed and decoded again: decode "
+               "it with --mode sparse"};
+}
+
+Session::Session(const Model& model, llama_context* context, const SessionOptions& options)
+    : model_(model), context_(context), options_(options) {}
 
 Session::~Session() { llama_free(context_); }
 
@@ -39,20 +64,27 @@ Result<std::unique_ptr<Session>> Session::Open(const Model& model, const Session
   params.n_batch = params.n_ubatch = options.n_batch;
   params.n_seq_max = 1;
   params.n_threads = params.n_threads_batch = options.n_threads;
-  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+  params.flash_attn_type =
+      options.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
   params.type_k = k_type.value();
   params.type_v = v_type.value();
   params.swa_full = true;  // rows behind a sliding window stay, so that Rewind can cut
   params.kv_unified = true;
   params.no_perf = true;
   params.abort_callback = [](void*) { return StopRequested(); };
+  CONDENSE_CHECK(options.left_to_host ? options.api != nullptr : options.flash_attention);
+  const LeftToHost leave(options);
   ErrorLines host_errors;
   llama_context* context = llama_init_from_model(model.handle(), params);
   if (!context) {
     return Error{fmt::format("llama.cpp cannot make a context of {} tokens: {}", params.n_ctx,
                              host_errors.First())};
   }
-  return std::unique_ptr<Session>(new Session(model, context, options.n_batch, options.api));
+  return std::unique_ptr<Session>(new Session(model, context, options));
+}
+
+void Session::Forget() const {
+  if (options_.api && !options_.left_to_host) options_.api->forget();
 }
 
 int Session::n_context() const { return static_cast<int>(llama_n_ctx(context_)); }
@@ -62,6 +94,7 @@ Status Session::Decode(std::span<const Token> tokens, int n_logits) {
   if (position_ + static_cast<int>(tokens.size()) > n_context()) {
     return Error{fmt::format("the context of {} tokens is full", n_context())};
   }
+  const LeftToHost leave(options_);
   ErrorLines host_errors;
   // The host takes a mutable pointer and does not write.
   llama_batch batch =
@@ -96,10 +129,12 @@ Result<Logits> Session::Prefill(const std::vector<Token>& tokens, const Progress
   CONDENSE_CHECK(!tokens.empty());
   llama_memory_clear(llama_get_memory(context_), true);
   position_ = 0;
-  if (api_) api_->forget();
+  n_prefilled_ = 0;
+  saved_state_.clear();
+  Forget();
   const int n_total = static_cast<int>(tokens.size());
-  for (int begin = 0; begin < n_total; begin += n_batch_) {
-    const int n = std::min(n_batch_, n_total - begin);
+  for (int begin = 0; begin < n_total; begin += options_.n_batch) {
+    const int n = std::min(options_.n_batch, n_total - begin);
     const Status status = Decode(std::span(tokens).subspan(begin, n));
     if (!status.ok()) return Error{status.error()};
     if (progress) progress(begin + n, n_total);
@@ -115,32 +150,35 @@ Result<Logits> Session::Prefill(const std::vector<Token>& tokens, const Progress
   return LogitsOf(-1);
 }
 
+Error Session::BackTo(int position, const std::string& error) {
+  if (llama_memory_seq_pos_max(llama_get_memory(context_), 0) < position) {
+    position_ = position;
+    return {error};
+  }
+  const Status cut = CutBack(position);
+  return {cut.ok() ? error : error + "; " + cut.error()};
+}
+
 Result<Logits> Session::Step(Token token) {
+  const int begin = position_;
   const Status status = Decode(std::span(&token, 1));
-  if (!status.ok()) return Error{status.error()};
-  return LogitsOf(-1);
+  if (!status.ok()) return BackTo(begin, status.error());
+  const Result<Logits> logits = LogitsOf(-1);
+  if (!logits.ok()) return BackTo(begin, logits.error());
+  return logits;
 }
 
 Result<std::vector<Logits>> Session::StepRows(std::span<const Token> tokens, int n_logits) {
   const int n = static_cast<int>(tokens.size());
-  CONDENSE_CHECK(n > 0 && n <= n_batch_ && n_logits >= 0 && n_logits <= n);
+  CONDENSE_CHECK(n > 0 && n <= options_.n_batch && n_logits >= 0 && n_logits <= n);
   const int begin = position_, n_rows = n_logits == 0 ? n : n_logits;
   const Status status = Decode(tokens, n_rows);
-  if (!status.ok()) {
-    if (llama_memory_seq_pos_max(llama_get_memory(context_), 0) < begin) {
-      return Error{status.error()};
-    }
-    const Status cut = CutBack(begin);
-    return Error{cut.ok() ? status.error() : status.error() + "; " + cut.error()};
-  }
+  if (!status.ok()) return BackTo(begin, status.error());
   std::vector<Logits> rows;
   rows.reserve(n_rows);
   for (int i = n - n_rows; i < n; ++i) {
     const Result<Logits> row = LogitsOf(i);
-    if (!row.ok()) {
-      const Status cut = CutBack(begin);
-      return Error{cut.ok() ? row.error() : row.error() + "; " + cut.error()};
-    }
+    if (!row.ok()) return BackTo(begin, row.error());
     rows.push_back(row.value());
   }
   return rows;
@@ -162,7 +200,7 @@ Status Session::Rewind() {
   if (llama_state_seq_set_data(context_, saved_state_.data(), saved_state_.size(), 0) == 0) {
     return Error{"llama.cpp cannot restore the saved state"};
   }
-  if (api_) api_->forget();
+  Forget();
   position_ = n_prefilled_;
   return Status();
 }

@@ -138,8 +138,7 @@ TEST_F(SessionTest, TeacherForcedOnItsOwnTokensRepeatsTheGreedyRun) {
       *session, first_token, 6, [&](int, Logits l) { greedy.emplace_back(l.begin(), l.end()); });
   ASSERT_TRUE(tokens.ok());
   ASSERT_TRUE(session->Rewind().ok());
-  std::vector<Token> history = {first_token};
-  history.insert(history.end(), tokens->begin(), tokens->end() - 1);
+  const std::vector<Token> history = FedTokens(first_token, tokens.value());
   int last = 0;
   ASSERT_TRUE(TeacherForcedRun(*session, history, [&](int decision, Logits l) {
                 last = decision;

@@ -1,24 +1,14 @@
 #include "decode/sparse_tail.h"
 
-namespace condense {
+#include "decode/dense_rows.h"
 
-Status CheckRowsCanBeRemoved(const Model& model) {
-  if (!model.has_recurrent_state()) return Status();
-  return Error{"model '" + model.Description() +
-               "' keeps recurrent state, so that rows cannot be removed and decoded again: decode "
-               "it with --mode sparse or --policy dense"};
-}
+namespace condense {
 
 Result<Logits> SparseTail::StepSparse(Token token) {
   CONDENSE_CHECK(!owed_);
   Result<Logits> logits = session_.Step(token);
-  if (logits.ok()) {
-    tokens_.push_back(token);
-    return logits;
-  }
-  // A stopped call may have left its row behind.
-  const Status cut = session_.CutBack(session_.position());
-  return Error{cut.ok() ? logits.error() : logits.error() + "; " + cut.error()};
+  if (logits.ok()) tokens_.push_back(token);
+  return logits;
 }
 
 Result<std::vector<Logits>> SparseTail::StepDense(std::span<const Token> more) {
@@ -30,9 +20,8 @@ Result<std::vector<Logits>> SparseTail::StepDense(std::span<const Token> more) {
   }
   std::vector<Token> tokens = tokens_;
   tokens.insert(tokens.end(), more.begin(), more.end());
-  plugin_.SetDense(true);  // for a call of one row; several are dense in any case
-  Result<std::vector<Logits>> rows = session_.StepRows(tokens, static_cast<int>(more.size()));
-  plugin_.SetDense(false);
+  Result<std::vector<Logits>> rows =
+      StepRowsDense(session_, plugin_, tokens, static_cast<int>(more.size()));
   if (!rows.ok()) return rows;
   Clear();
   return rows;

@@ -13,9 +13,6 @@
 
 namespace condense {
 
-// Rows of models with recurrent state cannot be removed: says so.
-Status CheckRowsCanBeRemoved(const Model& model);
-
 class SparseTail {
  public:
   // Both outlive it. The policy in force is the sparse one.

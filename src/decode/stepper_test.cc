@@ -61,8 +61,7 @@ class StepperTest : public ::testing::Test {
     first_ = GreedyToken(first.value());
     dense_ = Greedy("dense", nullptr);
     sparse_ = Greedy(kSparse, nullptr);
-    history_ = {first_};
-    history_.insert(history_.end(), dense_.tokens.begin(), dense_.tokens.end() - 1);
+    history_ = FedTokens(first_, dense_.tokens);
   }
   static void TearDownTestSuite() {
     session_.reset();
@@ -151,6 +150,25 @@ TEST_F(StepperTest, GuardThatTakesNothingIsDenseToTheBit) {
       EXPECT_EQ(session_->position(), kPrompt + kDecisions);
     }
   }
+}
+
+TEST_F(StepperTest, GuardIsResetBehindARewindToo) {
+  GuardedStepper guard = Guard(kInfinity);
+  Restart(kSparse);
+  Token token = first_;
+  int n_steps = 0;
+  // Until a row was decoded ahead.
+  while (session_->position() == kPrompt + n_steps && n_steps < kDecisions) {
+    const Result<Logits> logits = guard.Step(token);
+    ASSERT_TRUE(logits.ok()) << logits.error();
+    token = GreedyToken(logits.value());
+    ++n_steps;
+  }
+  ASSERT_EQ(session_->position(), kPrompt + n_steps + 1);
+  ASSERT_TRUE(session_->Rewind().ok());
+  ASSERT_TRUE(guard.Reset().ok());
+  ASSERT_EQ(session_->position(), kPrompt) << "no row of the prompt is cut";
+  EXPECT_TRUE(Greedy(kSparse, &guard) == dense_);
 }
 
 TEST_F(StepperTest, GuardThatTakesAllIsSparseToTheBit) {

@@ -1,26 +1,13 @@
 #include "lab/block_recall.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/result.h"
+#include "metrics/logits.h"
 #include "metrics/stats.h"
 
 namespace condense {
 namespace {
-
-// Softmax weights of rows [0, n_visible).
-std::vector<double> WeightsOf(std::span<const float> logits, int n_visible) {
-  std::vector<double> weights(n_visible);
-  const float top = *std::max_element(logits.begin(), logits.begin() + n_visible);
-  double sum = 0;
-  for (int row = 0; row < n_visible; ++row) {
-    weights[row] = std::exp(static_cast<double>(logits[row]) - top);
-    sum += weights[row];
-  }
-  for (double& weight : weights) weight /= sum;
-  return weights;
-}
 
 // The indices of the highest `n` scores; of equal ones the lower index.
 std::vector<int> Highest(const std::vector<int>& candidates, const std::vector<double>& scores,
@@ -60,7 +47,7 @@ LayerMass MassOfBlocks(int layer, std::span<const std::vector<float>> logits, in
     std::vector<double> always(group, 0.0);
     for (int i = 0; i < group; ++i) {
       const std::vector<float>& own = logits[g * group + i];
-      const std::vector<double> weights = WeightsOf(own, n_visible);
+      const std::vector<double> weights = SoftmaxWeights(std::span(own).first(n_visible));
       added[i].assign(n_whole, 0.0);
       for (int row = 0; row < n_visible; ++row) {
         const int b = row / frame.block_rows;

@@ -113,6 +113,22 @@ std::string PrintPercent(double share) { return PrintNumber(std::round(1e8 * sha
 
 std::string PolicyName(const std::string& spec) { return spec.substr(0, spec.find(':')); }
 
+bool IsDense(const std::string& spec) { return PolicyName(spec) == "dense"; }
+
+std::string WithKeys(const std::string& spec, const std::string& keys) {
+  if (keys.empty()) return spec;
+  return spec + (spec.find(':') == std::string::npos ? ":" : ",") + keys;
+}
+
+std::string BudgetKeyOf(const std::string& spec) {
+  for (const char* key : {"tokens", "blocks", "budget"}) {
+    for (const char* before : {":", ","}) {
+      if (spec.find(std::string(before) + key + "=") != std::string::npos) return key;
+    }
+  }
+  return "";
+}
+
 Result<CellPlan> PlanCells(
     const Json& policies, const CellRequest& request,
     const std::function<Result<std::string>(const std::string& spec)>& canonical) {

@@ -60,6 +60,14 @@ Result<CellPlan> PlanCells(
 
 // "mean" of "mean:budget=5%".
 std::string PolicyName(const std::string& spec);
+// Whether the policy reads everything, in whatever order.
+bool IsDense(const std::string& spec);
+
+// `spec` with more keys: "mean:tail=on,tokens=97" of "mean:tail=on" and "tokens=97"; "" adds none.
+std::string WithKeys(const std::string& spec, const std::string& keys);
+
+// The key that sets what a spec reads, one of tokens, blocks and budget; "": none of them is there.
+std::string BudgetKeyOf(const std::string& spec);
 
 // "7%" of 0.07: a share in percent, rounded to a millionth of one.
 std::string PrintPercent(double share);

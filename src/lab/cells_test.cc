@@ -129,5 +129,14 @@ TEST(RowMapTest, IsThinnedOut) {
   EXPECT_GE(record.decisions_a_line * record.map.size(), 1000u);
 }
 
+TEST(Specs, KeysAreAddedAndBudgetsFound) {
+  EXPECT_EQ(WithKeys("mean", "tokens=97"), "mean:tokens=97");
+  EXPECT_EQ(WithKeys("mean:tail=on", "tokens=97"), "mean:tail=on,tokens=97");
+  EXPECT_EQ(WithKeys("mean", ""), "mean");
+  EXPECT_EQ(BudgetKeyOf("mean:tail=on,blocks=2"), "blocks");
+  EXPECT_EQ(BudgetKeyOf("mean:budget=5%"), "budget");
+  EXPECT_EQ(BudgetKeyOf("mean:tail=on"), "");
+}
+
 }  // namespace
 }  // namespace condense

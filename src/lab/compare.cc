@@ -13,6 +13,7 @@
 #include "lab/observation.h"
 #include "lab/row_map.h"
 #include "lab/runs.h"
+#include "lab/speed_pairs.h"
 #include "metrics/logits.h"
 
 namespace condense {
@@ -136,8 +137,7 @@ class Comparison {
       if (!checked.ok()) return Error{checked.error()};
       check = checked.value();
     }
-    if (check.unmet.empty())
-      return PolicyRow(cell, cell.Spec(), /*sparse=*/cell.policy.rfind("dense", 0) != 0);
+    if (check.unmet.empty()) return PolicyRow(cell, cell.Spec(), /*sparse=*/!IsDense(cell.policy));
     CompareRow row;
     row.cell.state = "unmet";
     row.cell.reason = check.unmet;
@@ -393,33 +393,17 @@ class Comparison {
     }
   }
 
-  // Blocks of steps at the prefill's depth, dense and `policy_spec` in turn; the pair's order
-  // alternates, and each block starts with one untimed step, which takes the change of policy upon
-  // itself.
+  // Blocks of steps at the prefill's depth, dense and `policy_spec` in turns.
   Result<SpeedRecord> Speed(const std::string& policy_spec) {
-    SpeedRecord record;
-    std::vector<double> dense, sparse, ratios;
-    for (int pair = 0; pair < spec_.n_speed_pairs; ++pair) {
-      double seconds[2] = {};
-      for (int turn = 0; turn < 2; ++turn) {
-        const int arm = (turn + pair) % 2;
-        const Status status = BeginRun(session_, plugin_, arm == 0 ? "dense" : policy_spec);
-        if (!status.ok()) return Error{status.error()};
-        const int n_steps = std::min(spec_.speed_block_steps, std::max(1, n_decisions_ - 1));
-        const Result<double> block = TimedSteps(session_, teachers_[0].history, 1, n_steps);
-        if (!block.ok()) return Error{block.error()};
-        seconds[arm] = block.value() / n_steps;
-        StepDone(spec_.speed_block_steps + 1);
-      }
-      dense.push_back(1 / seconds[0]);
-      sparse.push_back(1 / seconds[1]);
-      ratios.push_back(seconds[0] / seconds[1]);
-    }
-    record.n_pairs = spec_.n_speed_pairs;
-    record.dense_tokens_per_second = Quantile(dense, 0.5);
-    record.sparse_tokens_per_second = Quantile(sparse, 0.5);
-    record.ratio = QuartilesOf(ratios);
-    return record;
+    const int n_steps = std::min(spec_.speed_block_steps, std::max(1, n_decisions_ - 1));
+    const auto block = [&](const std::string& spec) {
+      const Result<double> seconds =
+          TimePolicyBlock(session_, plugin_, spec, teachers_[0].history, n_steps);
+      StepDone(spec_.speed_block_steps + 1);
+      return seconds;
+    };
+    return TimePairs(
+        spec_.n_speed_pairs, [&] { return block("dense"); }, [&] { return block(policy_spec); });
   }
 
   Session& session_;

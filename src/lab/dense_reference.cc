@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "base/top_two.h"
 #include "lab/runs.h"
-#include "metrics/stats.h"
 
 namespace condense {
 namespace {
@@ -70,21 +69,6 @@ Result<double> TimedGreedy(const StepFunction& step, Token first_token, int n_de
       });
   if (!tokens.ok()) return Error{tokens.error()};
   return SecondsSince(start);
-}
-
-void SpeedPairs::Add(int n_tokens, double dense_seconds, double other_seconds) {
-  dense_.push_back(n_tokens / dense_seconds);
-  other_.push_back(n_tokens / other_seconds);
-  ratios_.push_back(dense_seconds / other_seconds);
-}
-
-SpeedRecord SpeedPairs::Record() const {
-  SpeedRecord record;
-  record.n_pairs = static_cast<int>(ratios_.size());
-  record.dense_tokens_per_second = Quantile(dense_, 0.5);
-  record.sparse_tokens_per_second = Quantile(other_, 0.5);
-  record.ratio = QuartilesOf(ratios_);
-  return record;
 }
 
 }  // namespace condense

@@ -38,15 +38,4 @@ Result<DenseReference> DecodeReference(GroupRun& run, Session& session, const La
 // decisions at least.
 Result<double> TimedGreedy(const StepFunction& step, Token first_token, int n_decisions);
 
-// Timed pairs of dense decoding and another way, and their medians.
-class SpeedPairs {
- public:
-  // Of one pair; n_tokens each.
-  void Add(int n_tokens, double dense_seconds, double other_seconds);
-  SpeedRecord Record() const;
-
- private:
-  std::vector<double> dense_, other_, ratios_;
-};
-
 }  // namespace condense

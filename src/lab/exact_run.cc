@@ -1,19 +1,19 @@
 #include "lab/exact_run.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include "base/clock.h"
 #include "lab/compare.h"
 #include "lab/runs.h"
+#include "lab/speed_pairs.h"
 
 namespace condense {
 namespace {
 
 constexpr const char* kDense = "dense";
-// As `condense run --mode exact` has them where it chooses lengths.
-constexpr int kAutoRows = 9, kAutoRowsOfLookup = ExactOptions::kMostDrafted + 1;
 constexpr float kTieFactor = 2;  // each of two logits may move by the largest difference seen
 
 // A draft as it was proposed; `at`: tokens of the history before it.
@@ -81,23 +81,27 @@ class Measurement {
   }
 
   Result<ExactFigures> Run(int n_pairs, const std::function<void(double share)>& on_share) {
-    SpeedPairs speed;
-    for (int pair = 0; pair < n_pairs; ++pair) {
-      double seconds[2] = {};  // dense, exact
-      for (int turn = 0; turn < 2; ++turn) {
-        const int arm = (turn + pair) % 2;
-        const double begin = pair + 0.5 * turn;
-        const auto tick = [&](size_t n_done) {
-          const double share = static_cast<double>(n_done) / figures_.n_tokens;
-          on_share((begin + 0.5 * share) / n_pairs);
-        };
-        const Result<double> took = arm == 0 || draft_.source == kDense ? Dense(tick) : Exact(tick);
-        if (!took.ok()) return Error{took.error()};
-        seconds[arm] = took.value();
-      }
-      if (figures_.n_tokens > 1) speed.Add(figures_.n_tokens - 1, seconds[0], seconds[1]);
+    int n_blocks = 0;
+    const auto timed = [&](bool exact) -> Result<double> {
+      const auto tick = [&](size_t n_done) {
+        const double share = static_cast<double>(n_done) / figures_.n_tokens;
+        on_share((n_blocks + share) / (2 * n_pairs));
+      };
+      const Result<double> seconds = exact ? Exact(tick) : Dense(tick);
+      ++n_blocks;
+      if (!seconds.ok()) return seconds;
+      return seconds.value() / std::max(1, figures_.n_tokens - 1);
+    };
+    const bool is_dense = draft_.source == kDense;
+    const Result<SpeedRecord> speed = TimePairs(
+        n_pairs, [&] { return timed(false); }, [&] { return timed(!is_dense); });
+    if (!speed.ok()) return Error{speed.error()};
+    figures_.speed = speed.value();
+    if (figures_.n_tokens == 1) {  // an answer that ends at once takes no step
+      constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+      figures_.speed.sparse_tokens_per_second = figures_.speed.dense_tokens_per_second = kNone;
+      figures_.speed.ratio = {kNone, kNone, kNone};
     }
-    figures_.speed = speed.Record();
     return std::move(figures_);
   }
 
@@ -125,15 +129,16 @@ class Measurement {
     const Clock::time_point setting_up = Clock::now();
     PolicySwitch policies(plugin_);
     std::vector<Proposed> noted;
-    Result<std::vector<std::unique_ptr<DraftSource>>> sources = ParseDraft(draft_.source, policies);
-    if (!sources.ok()) return Error{sources.error()};
+    const Result<DraftText> text = ReadDraft(draft_.source);
+    if (!text.ok()) return Error{text.error()};
+    std::vector<std::unique_ptr<DraftSource>> sources = MakeDrafts(text.value(), policies);
     bool takes_steps = false;
-    for (std::unique_ptr<DraftSource>& source : sources.value()) {
+    for (std::unique_ptr<DraftSource>& source : sources) {
       takes_steps = takes_steps || source->takes_steps();
       source = std::make_unique<NotedDraft>(std::move(source), noted);
     }
     Result<std::unique_ptr<ExactDecoder>> decoder =
-        ExactDecoder::Make(session_, policies, std::move(sources.value()), Options());
+        ExactDecoder::Make(session_, plugin_, std::move(sources), Options());
     if (!decoder.ok()) return Error{decoder.error()};
     const Status calibrated = decoder.value()->Calibrate(probe_, prompt_);
     if (!calibrated.ok()) return Error{calibrated.error()};
@@ -149,11 +154,11 @@ class Measurement {
                                             });
     const double seconds = SecondsSince(start);
     if (!ran.ok()) return Error{ran.error()};
-    const std::span<const Token> text = std::span(history).subspan(prompt_.size());
+    const std::span<const Token> decoded = std::span(history).subspan(prompt_.size());
     const auto [differs, wanted] =
-        std::mismatch(text.begin(), text.end(), reference_.tokens.begin());
-    if (differs != text.end() && !figures_.first_difference)
-      figures_.first_difference = static_cast<int>(differs - text.begin()) + 1;
+        std::mismatch(decoded.begin(), decoded.end(), reference_.tokens.begin());
+    if (differs != decoded.end() && !figures_.first_difference)
+      figures_.first_difference = static_cast<int>(differs - decoded.begin()) + 1;
     if (has_counts_) return seconds;
     has_counts_ = true;
     figures_.counters = decoder.value()->counters();
@@ -192,8 +197,9 @@ class Measurement {
 
 int ExactDraft::Rows() const {
   if (source == kDense) return 1;
-  if (length > 0) return length + 1;
-  return source.starts_with("lookup") ? kAutoRowsOfLookup : kAutoRows;
+  const Result<DraftText> text = ReadDraft(source);
+  CONDENSE_CHECK(text.ok());
+  return ExactOptions::RowsOf(text.value(), length);
 }
 
 Result<ExactFigures> MeasureExact(Session& session, const Plugin& plugin,

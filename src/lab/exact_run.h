@@ -18,7 +18,7 @@
 namespace condense {
 
 struct ExactDraft {
-  std::string source;  // as ParseDraft reads it; "dense": no drafts, dense decoding itself
+  std::string source;  // as ReadDraft reads it; "dense": no drafts, dense decoding itself
   int length = 0;      // tokens of a draft; 0: chosen by cost and acceptance
 
   // Rows that one call may verify, as `condense run --mode exact` has it.

@@ -2,18 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
+
+#include "metrics/logits.h"
 
 namespace condense {
 
 void ExcludedWeights::Take(std::span<const float> logits, std::span<const uint16_t> read) {
-  const float top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (float logit : logits) sum += std::exp(static_cast<double>(logit) - top);
+  const std::vector<double> weights = SoftmaxWeights(logits);
   double left_out = 0;
   ++n_heads_;
   for (size_t row = 0; row < logits.size(); ++row) {
     if (std::isinf(logits[row]) || HasRow(read, static_cast<int>(row))) continue;
-    const double weight = std::exp(static_cast<double>(logits[row]) - top) / sum;
+    const double weight = weights[row];
     ++n_rows_;
     for (size_t i = 0; i < kRoundings.size(); ++i)
       rows_below_[i] += weight <= kRoundings[i].half_ulp ? 1 : 0;

@@ -21,6 +21,13 @@ ExperimentRegistrar::ExperimentRegistrar(ExperimentInfo info) {
   CONDENSE_CHECK(Registered().emplace(name, std::move(info)).second);
 }
 
+std::string PublishedAt(const ExperimentInfo& info, const std::string& metric, const Json& at) {
+  for (const PublishedFigure& figure : info.published) {
+    if (figure.metric == metric && figure.at == at) return figure.value;
+  }
+  return "";
+}
+
 std::vector<const ExperimentInfo*> Experiments() {
   std::vector<const ExperimentInfo*> all;
   for (const auto& [name, info] : Registered()) all.push_back(&info);

@@ -120,6 +120,9 @@ struct ExperimentInfo {
   std::function<std::vector<LabTable>(std::span<const FinishedCell> cells)> tables;
 };
 
+// What was published of a metric at these parameters, no more and no fewer; "": nothing.
+std::string PublishedAt(const ExperimentInfo& info, const std::string& metric, const Json& at);
+
 // By name.
 std::vector<const ExperimentInfo*> Experiments();
 // Errors: unknown, with the nearest name.

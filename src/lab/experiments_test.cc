@@ -44,6 +44,8 @@ TEST(Experiments, WrongKeysAreRefusedByLine) {
     EXPECT_THAT(SpecError(name, "contexts = [0]\n"), HasSubstr("line 2")) << name;
   }
   EXPECT_THAT(SpecError("equal-bytes", "budgets = [0]\n"), HasSubstr("budgets"));
+  EXPECT_THAT(SpecError("matched-speed", "beside = [\"llama.cpp fa no\"]\n"),
+              HasSubstr("did you mean 'llama.cpp fa on'?"));
   EXPECT_THAT(SpecError("causes", "policy = \"mean:blocks=2\"\n"), HasSubstr("`supports` sets it"));
   EXPECT_THAT(SpecError("causes", "policy = \"oracle\"\n"), HasSubstr("name another"));
   EXPECT_THAT(SpecError("mass", "block_rows = [16, 24]\n"), HasSubstr("no whole blocks"));
@@ -195,6 +197,179 @@ TEST(MatchedSpeedTable, TheFastestThatKeepsEnough) {
   EXPECT_THAT(tables[0].notes, HasSubstr("the control keeps 98.0 %"));
   cells.resize(3);
   EXPECT_THAT(Info("matched-speed").tables(cells)[0].notes, HasSubstr("none of these settings"));
+}
+
+TEST(MatchedSpeedTable, LlamaCppAndExactDecodingBeside) {
+  std::vector<FinishedCell> cells;
+  for (int64_t offset : {0, 500}) {
+    cells.push_back(MakeFinished("matched-speed", {.policy = "dense", .offset = offset}));
+    cells.push_back(MakeFinished(
+        "matched-speed", {.policy = "good", .offset = offset, .match = 0.99, .speed_ratio = 1.5}));
+    cells.push_back(MakeTimed("llama.cpp fa on", 0.75, -1, offset));
+    cells.push_back(MakeTimed("llama.cpp fa off", 0.5, -1, offset));
+    cells.push_back(MakeTimed("exact lookup", 1.2, 100, offset));
+  }
+  FinishedCell elsewhere = MakeTimed("llama.cpp fa on", 9, -1);
+  elsewhere.parameters["context"] = 4096;
+  cells.push_back(elsewhere);
+  const std::vector<LabTable> tables = Info("matched-speed").tables(cells);
+  ASSERT_EQ(tables.size(), 1u);
+  const LabTable& table = tables[0];
+  ASSERT_EQ(table.rows.size(), 5u);
+  EXPECT_EQ(table.rows[1],
+            (std::vector<std::string>{"llama.cpp fa on", "-", "-", "-", "-", "-", "-", "30.0",
+                                      "40.0", "0.75 (0.75 to 0.75)", "1.00 (1.00 to 1.00)"}));
+  EXPECT_EQ(table.rows[2][0], "llama.cpp fa off");
+  EXPECT_EQ(table.rows[2][10], "0.67 (0.67 to 0.67)");
+  EXPECT_EQ(table.rows[3],
+            (std::vector<std::string>{"exact lookup", "100.0 %", "200", "100.0 % (98.1 to 100.0)",
+                                      "yes", "-", "-", "48.0", "40.0", "1.20 (1.20 to 1.20)",
+                                      "1.60 (1.60 to 1.60)"}));
+  EXPECT_EQ(table.rows[4][0], "good");
+  EXPECT_EQ(table.rows[4][10], "2.00 (2.00 to 2.00)");
+  EXPECT_THAT(table.notes, HasSubstr("good, 1.50 times dense, 2.00 times llama.cpp's best, keeps"));
+  EXPECT_THAT(table.notes, HasSubstr("1.20 times dense, 1.60 times llama.cpp's best, keeps 100.0"));
+  EXPECT_THAT(table.notes, HasSubstr("ratio over that of llama.cpp fa on"));
+}
+
+// A table as text, its notes apart.
+std::string Rows(const LabTable& table) {
+  std::string text = table.title + "\n";
+  for (const std::vector<std::string>& row : table.rows) {
+    for (const std::string& field : row) text += field + "|";
+    text += "\n";
+  }
+  return text;
+}
+
+TEST(SurvivalTable, RowsAndSummary) {
+  std::vector<FinishedCell> cells;
+  const auto add = [&](const MadeRow& made) { cells.push_back(MakeFinished("survival", made)); };
+  for (const int context : {8192, 2048}) {
+    const Json own = {{"context", context}};
+    for (int64_t offset : {0, 500}) {
+      const double more = offset == 0 ? 0 : 0.125;
+      add({.policy = "dense", .offset = offset, .head_rows = context * 1.0, .own = own});
+      add({.policy = "control",
+           .offset = offset,
+           .kl_greedy = 0.002,
+           .kl_text = 0.001 + more / 100,
+           .match = 0.98,
+           .t_div = offset == 0 ? 27 : 0,
+           .head_rows = context * 1.0,
+           .own = own});
+      add({.policy = "mean:blocks=2",
+           .offset = offset,
+           .kl_text = 1.5 + more,
+           .match = 0.6 + more,
+           .t_div = 4 + static_cast<int>(offset / 100),
+           .read = 0.0625,
+           .rows = 150,
+           .head_rows = 97,
+           .own = own});
+      add({.policy = "mean:blocks=8",
+           .offset = offset,
+           .kl_text = 0.03125,
+           .match = 0.95 + more / 5,
+           .t_div = offset == 0 ? 40 : 0,
+           .read = 0.125,
+           .rows = 300,
+           .head_rows = 193,
+           .own = own});
+    }
+    FinishedCell unmet = MakeFinished("survival", {.policy = "big at 5%", .own = own});
+    unmet.lines.clear();
+    unmet.end["state"] = "unmet";
+    cells.push_back(unmet);
+  }
+  add({.policy = "mean:blocks=2",
+       .kl_text = 2,
+       .match = 0.5,
+       .t_div = 3,
+       .read = 0.25,
+       .head_rows = 97,
+       .own = {{"k_type", "q8_0"}}});
+  MadeRow other{.policy = "dense", .own = {{"model", "other.gguf@12345678"}}};
+  add(other);
+  const std::vector<LabTable> tables = Info("survival").tables(cells);
+  ASSERT_EQ(tables.size(), 4u);
+  EXPECT_EQ(Rows(tables[0]), R"(survival: m.gguf@12345678
+2048|mean:blocks=2|97|25.0 %|1|0 of 1|3 (3 to 3)|3|50.0 % (50.0 to 50.0)|+200.0 % (+200.0 to +200.0)|2 (2 to 2)|
+2048|dense|2048|100.0 %|2|2 of 2|>100 (>100 to >100)|>100|100.0 % (100.0 to 100.0)|+0.0 % (+0.0 to +0.0)|0 (0 to 0)|
+2048|control|2048|100.0 %|2|1 of 2|64 (27 to >100)|64|98.0 % (98.0 to 98.0)|+0.2 % (+0.1 to +0.2)|0.00163 (0.001 to 0.0023)|
+2048|mean:blocks=2|97|6.2 %|2|0 of 2|6.5 (4 to 9)|6.5|66.2 % (60.0 to 72.5)|+156.2 % (+150.0 to +162.5)|1.56 (1.5 to 1.6)|
+2048|mean:blocks=8|193|12.5 %|2|1 of 2|70.5 (40 to >100)|70.5|96.2 % (95.0 to 97.5)|+3.1 % (+3.1 to +3.1)|0.0312 (0.031 to 0.031)|
+8192|dense|8192|100.0 %|2|2 of 2|>100 (>100 to >100)|>100|100.0 % (100.0 to 100.0)|+0.0 % (+0.0 to +0.0)|0 (0 to 0)|
+8192|control|8192|100.0 %|2|1 of 2|64 (27 to >100)|64|98.0 % (98.0 to 98.0)|+0.2 % (+0.1 to +0.2)|0.00163 (0.001 to 0.0023)|
+8192|mean:blocks=2|97|6.2 %|2|0 of 2|6.5 (4 to 9)|6.5|66.2 % (60.0 to 72.5)|+156.2 % (+150.0 to +162.5)|1.56 (1.5 to 1.6)|
+8192|mean:blocks=8|193|12.5 %|2|1 of 2|70.5 (40 to >100)|70.5|96.2 % (95.0 to 97.5)|+3.1 % (+3.1 to +3.1)|0.0312 (0.031 to 0.031)|
+)");
+  EXPECT_EQ(
+      Rows(tables[1]),
+      R"(m.gguf@12345678, beside arXiv 2602.06317 v3, table 1 (Qwen2-0.5B on a GPU: another model and other hardware)
+runs that survive|0 of 60|2 of 9 (95 %: 6 to 55 %)|2 of 4 (95 %: 15 to 85 %)|
+T_div, medians|2 to 22|3 to 70.5|64 to 64|
+T_div, largest|43|>100|>100|
+TF match, runs|62.5 to 97.6 %|50.0 % to 97.5 %|98.0 % to 98.0 %|
+ΔPPL, medians|-0.3 to +40.8 %|+3.1 % to +200.0 %|+0.2 % to +0.2 %|
+ΔPPL, worst run|+9,877 % (16K, S = 97)|+200.0 %|+0.2 %|
+ΔPPL median ≤ 5 %, S ≥ 193|7 of 9|2 of 2|2 of 2|
+ΔPPL > 100 % at TF < 70 %|7 of 7|3 of 3|0 of 0|
+)");
+  EXPECT_EQ(Rows(tables[2]), R"(survival: other.gguf@12345678
+2048|dense|1000|100.0 %|1|1 of 1|>100 (>100 to >100)|>100|100.0 % (100.0 to 100.0)|+0.0 % (+0.0 to +0.0)|0 (0 to 0)|
+)");
+  EXPECT_TRUE(FindRow(tables[3], {"T_div, largest", "43", "-", "-"})) << "dense alone";
+}
+
+TEST(HeavyHitterTable, RowsAreOfLikeNeedles) {
+  std::vector<FinishedCell> cells;
+  const auto ask = [&](const std::string& policy, int context, bool full, const Json& own) {
+    cells.push_back(MakeNeedleCell(policy, context, 0.5, full, own));
+  };
+  for (const char* policy : {"dense", "control", "mean:tokens=97"}) {
+    ask(policy, 1000, true, Json::object());
+    ask(policy, 2000, true, Json::object());
+    ask(policy, 1000, std::string(policy) != "mean:tokens=97", {{"distractors", 4}});
+    ask(policy, 1000, true, {{"form", "plain"}});
+  }
+  for (const char* policy : {"dense", "control", "quest:tokens=97"})
+    ask(policy, 8000, true, Json::object());
+  for (const int positions : {32, 64}) {
+    for (const char* policy : {"dense", "mean:tokens=97"}) {
+      FinishedCell stream = MakeFinished(
+          "heavy-hitter",
+          {.policy = policy, .own = {{"context", 1023 - positions}, {"stream", 1024}}});
+      for (Json& line : stream.lines) line["ppl_sparse"] = positions;
+      cells.push_back(stream);
+    }
+  }
+  const std::vector<LabTable> tables = Info("heavy-hitter").tables(cells);
+  // Two streams beside each of: 2 distractors near, and far, for the policy asked there; 4
+  // distractors; plain.
+  ASSERT_EQ(tables.size(), 8u);
+  const auto find = [&](const std::string& title, const std::string& note) {
+    const auto found = std::find_if(tables.begin(), tables.end(), [&](const LabTable& table) {
+      return table.title.find(title) != std::string::npos &&
+             table.notes.find(note) != std::string::npos;
+    });
+    return found == tables.end() ? LabTable() : *found;
+  };
+  const LabTable near = find("2 distractors, chat form, 8 tokens", "contexts of 1000, 2000 tokens");
+  ASSERT_EQ(near.rows.size(), 3u);
+  EXPECT_EQ(near.rows[0][3], "2") << "dense, where the policy was asked";
+  EXPECT_EQ(near.rows[2][0], "mean:tokens=97");
+  EXPECT_EQ(near.rows[2][3], "2");
+  const LabTable far = find("2 distractors, chat form", "contexts of 8000 tokens at depths 0.5");
+  ASSERT_EQ(far.rows.size(), 3u);
+  EXPECT_EQ(far.rows[0][3], "1");
+  EXPECT_EQ(far.rows[2][0], "quest:tokens=97");
+  EXPECT_EQ(far.rows[2][6], "–") << "no stream";
+  const LabTable more = find("4 distractors", "perplexity of the last 64 of 1024 tokens");
+  ASSERT_EQ(more.rows.size(), 3u);
+  EXPECT_EQ(more.rows[2][1], "0 (0 to 79)");
+  EXPECT_EQ(more.rows[2][6], "64.00");
+  EXPECT_EQ(find("plain form", "last 32 of 1024").rows[2][6], "32.00");
 }
 
 TEST(FirstVersionTable, EqualityWeightsAndBytes) {

@@ -12,6 +12,7 @@
 #include "lab/cells.h"
 #include "lab/compare.h"
 #include "lab/runs.h"
+#include "lab/speed_pairs.h"
 #include "metrics/divergence.h"
 #include "metrics/teacher.h"
 
@@ -229,25 +230,21 @@ class WayMeasurement {
   }
 
   Result<SpeedRecord> Speed() {
-    SpeedPairs speed;
-    for (int pair = 0; pair < n_speed_pairs_; ++pair) {
-      double seconds[2] = {};  // dense, the way
-      for (int turn = 0; turn < 2; ++turn) {
-        const int arm = (turn + pair) % 2;
-        DecodingWay dense;
-        dense.label = dense.spec = kDense;
-        Result<Running> running =
-            Running::Begin(session_, plugin_, arm == 0 ? dense : way_, /*look_ahead=*/true);
-        if (!running.ok()) return Error{running.error()};
-        const Result<double> took = TimedGreedy(running->Steps(), reference_.first(), n_decisions_);
-        if (!took.ok()) return Error{took.error()};
-        seconds[arm] = took.value();
-        n_ticks_ += n_decisions_ - 1;
-        Tick();
-      }
-      speed.Add(n_decisions_ - 1, seconds[0], seconds[1]);
-    }
-    return n_speed_pairs_ > 0 ? speed.Record() : SpeedRecord();
+    if (n_speed_pairs_ == 0) return SpeedRecord();
+    DecodingWay dense;
+    dense.label = dense.spec = kDense;
+    const auto block = [&](const DecodingWay& way) -> Result<double> {
+      Result<Running> running = Running::Begin(session_, plugin_, way, /*look_ahead=*/true);
+      if (!running.ok()) return Error{running.error()};
+      const Result<double> seconds =
+          TimedGreedy(running->Steps(), reference_.first(), n_decisions_);
+      if (!seconds.ok()) return seconds;
+      n_ticks_ += n_decisions_ - 1;
+      Tick();
+      return seconds.value() / (n_decisions_ - 1);
+    };
+    return TimePairs(
+        n_speed_pairs_, [&] { return block(dense); }, [&] { return block(way_); });
   }
 
   Session& session_;

@@ -100,29 +100,9 @@ class LabFolderReader {
     if (kind == "plan") kept_.plans.push_back(std::move(lines.back()));
     if (kind == "published") kept_.published.push_back(std::move(lines.back()));
     if (kind != "cell") return Status();
-    FinishedCell cell;
-    cell.end = std::move(lines.back());
-    lines.pop_back();
-    const auto parameters = cell.end.find("parameters");
-    if (parameters == cell.end.end() || !parameters->is_object() ||
-        !cell.end.value("state", Json()).is_string())
-      return Error{"is a cell without state or parameters"};
-    cell.parameters = *parameters;
-    cell.experiment = cell.end["experiment"];
-    cell.id = cell.end["cell"];
-    cell.group = cell.end.value("group", "");
-    for (Json& line : lines) {
-      if (line["record"] != "step" && line["record"] != "rows")
-        cell.lines.push_back(std::move(line));
-    }
-    const auto [place, is_new] =
-        kept_.places_.emplace(std::pair(cell.experiment, cell.id), kept_.cells.size());
-    if (is_new) {
-      kept_.cells.push_back(std::move(cell));
-    } else if (cell.end["state"] != "failed" ||
-               kept_.cells[place->second].end["state"] == "failed") {
-      kept_.cells[place->second] = std::move(cell);
-    }
+    Result<FinishedCell> cell = MakeFinishedCell(std::move(lines));
+    if (!cell.ok()) return Error{cell.error()};
+    kept_.Add(std::move(cell.value()));
     return Status();
   }
   LabFolder& kept() { return kept_; }
@@ -131,7 +111,34 @@ class LabFolderReader {
   LabFolder kept_;
 };
 
-Result<LabLock> LabLock::Take(const std::string& folder) {
+Result<FinishedCell> MakeFinishedCell(std::vector<Json> lines) {
+  FinishedCell cell;
+  cell.end = std::move(lines.back());
+  lines.pop_back();
+  const auto parameters = cell.end.find("parameters");
+  if (parameters == cell.end.end() || !parameters->is_object() ||
+      !cell.end.value("state", Json()).is_string())
+    return Error{"is a cell without state or parameters"};
+  cell.parameters = *parameters;
+  cell.experiment = cell.end["experiment"];
+  cell.id = cell.end["cell"];
+  cell.group = cell.end.value("group", "");
+  for (Json& line : lines) {
+    if (line["record"] != "step" && line["record"] != "rows") cell.lines.push_back(std::move(line));
+  }
+  return cell;
+}
+
+void LabFolder::Add(FinishedCell cell) {
+  const auto [place, is_new] = places_.emplace(std::pair(cell.experiment, cell.id), cells.size());
+  if (is_new) {
+    cells.push_back(std::move(cell));
+  } else if (cell.end["state"] != "failed" || cells[place->second].end["state"] == "failed") {
+    cells[place->second] = std::move(cell);
+  }
+}
+
+Result<LabLock> LabLock::Take(const std::string& folder, const std::string& note) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
@@ -155,9 +162,11 @@ Result<LabLock> LabLock::Take(const std::string& folder) {
         "folder with --out",
         Quote(folder), other.empty() ? "it does not say which" : other)};
   }
-  const std::string me = fmt::format("process {} since {:%Y-%m-%d %H:%M:%S} UTC\n", getpid(),
-                                     fmt::gmtime(std::time(nullptr)));
-  if (ftruncate(file, 0) != 0 || pwrite(file, me.data(), me.size(), 0) < 0) {
+  const std::string me =
+      fmt::format("process {} since {:%Y-%m-%d %H:%M:%S} UTC{}{}\n", getpid(),
+                  fmt::gmtime(std::time(nullptr)), note.empty() ? "" : ", ", note);
+  // To the disk: a network's file system shows it to other machines only then.
+  if (ftruncate(file, 0) != 0 || pwrite(file, me.data(), me.size(), 0) < 0 || fsync(file) != 0) {
     // Only the words for a second run are lost, as on a full disk: the records will say so.
   }
   return LabLock(file);
@@ -215,6 +224,12 @@ Status ForEachLine(const std::string& folder, const std::function<Status(const J
 }
 
 std::string RecordsFileName(int rank) { return fmt::format("records-{}.jsonl", rank); }
+
+Json RunIdentity(const Json& run) {
+  Json identity = Json::object();
+  for (const char* key : kIdentity) identity[key] = run.value(key, Json());
+  return identity;
+}
 
 Status CheckSameProgram(const LabFolder& kept, const Json& run, const std::string& folder) {
   const auto shown = [](const Json& line, const char* key) {

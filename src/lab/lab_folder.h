@@ -21,8 +21,8 @@ namespace condense {
 class LabLock {
  public:
   // Creates the folder where it is not there. Errors: a folder that cannot be written to; another
-  // run at work there (who and since when).
-  static Result<LabLock> Take(const std::string& folder);
+  // run at work there (who and since when). `note`: what the lock's file says beside that.
+  static Result<LabLock> Take(const std::string& folder, const std::string& note = "");
   LabLock(LabLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
   LabLock& operator=(LabLock&&) = delete;
   ~LabLock();
@@ -41,11 +41,15 @@ struct LabFolder {
   const FinishedCell* Find(const std::string& experiment, const std::string& id) const;
   // Of this experiment, done or unmet, in the order of its plans.
   std::vector<FinishedCell> Done(const std::string& experiment) const;
+  // One more cell. Of two with one id the later counts, but what is done before what failed.
+  void Add(FinishedCell cell);
 
  private:
-  friend class LabFolderReader;
   std::map<std::pair<std::string, std::string>, size_t> places_;
 };
+
+// A cell from its lines as they were written, the `cell` line last. Errors: no state or parameters.
+Result<FinishedCell> MakeFinishedCell(std::vector<Json> lines);
 
 // An absent folder, or one without records, holds nothing. Errors: a file that is no records of
 // this schema (the schema named), or is damaged before its end (file and line named).
@@ -56,6 +60,9 @@ Status ForEachLine(const std::string& folder, const std::function<Status(const J
 
 // "records-0.jsonl"
 std::string RecordsFileName(int rank);
+
+// Of a `run` line, what decides whether figures belong together.
+Json RunIdentity(const Json& run);
 
 // Whether a run may write beside what is there; the error names the first difference and the way
 // out. `run`: its `run` line.

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "lab/cells.h"
 
 namespace condense {
 namespace {
@@ -49,6 +50,26 @@ Result<LabSpec> ReadLabSpec(const std::string& named) {
   if (!reader->ok()) return Error{reader->Finish().error()};
   spec.info = info.value();
   return spec;
+}
+
+Result<std::string> CopySpec(const std::string& folder, const LabSpec& spec) {
+  for (int number = 1;; ++number) {
+    const std::string name = number == 1 ? spec.info->name + ".toml"
+                                         : fmt::format("{}-{}.toml", spec.info->name, number);
+    const std::string path = (fs::path(folder) / name).string();
+    if (std::ifstream in(path, std::ios::binary); in) {
+      const std::string there(std::istreambuf_iterator<char>(in), {});
+      if (there == spec.text) return name;
+      continue;
+    }
+    std::ofstream out(path, std::ios::binary);
+    out << spec.text << std::flush;
+    if (out) return name;
+    const std::string why = std::strerror(errno);
+    out.close();
+    std::remove(path.c_str());  // a part of a spec would be taken for another spec
+    return Error{fmt::format("cannot write {}: {}", Quote(path), why)};
+  }
 }
 
 Result<LabJob> MakeLabJob(LabSpec spec, const std::vector<std::string>& models,
@@ -106,6 +127,22 @@ std::string CellLabel(const Cell& cell) {
     label += " " + CellId(Json{{name, value}});
   }
   return label;
+}
+
+std::string PolicyOf(const Cell& cell) {
+  const auto policy = cell.parameters.find("policy");
+  return policy != cell.parameters.end() && policy->is_string()
+             ? PolicyName(policy->get<std::string>())
+             : "";
+}
+
+CellRecord FailedRecord(const Cell& cell, const std::string& reason) {
+  CellRecord end;
+  end.policy = cell.parameters.value("policy", "");
+  end.name = PolicyOf(cell);
+  end.state = "failed";
+  end.reason = reason;
+  return end;
 }
 
 }  // namespace condense

@@ -23,6 +23,9 @@ struct LabSpec {
 // of; or an experiment's name. Errors: neither, no TOML, an unknown experiment.
 Result<LabSpec> ReadLabSpec(const std::string& named);
 
+// The spec's copy in the folder: the name of the file that holds it already, else of a new one.
+Result<std::string> CopySpec(const std::string& folder, const LabSpec& spec);
+
 // A spec that was read by its experiment.
 struct LabJob {
   LabSpec spec;
@@ -49,5 +52,11 @@ Result<std::vector<LabGroup>> PlanLabGroups(const LabJob& job, size_t job_idx, L
 
 // "survival mean:blocks=2 context=2048 offset=0", for people: without what is the same in a run.
 std::string CellLabel(const Cell& cell);
+
+// The name of the cell's policy; "" where it has none.
+std::string PolicyOf(const Cell& cell);
+
+// The end of a cell that could not be run.
+CellRecord FailedRecord(const Cell& cell, const std::string& reason);
 
 }  // namespace condense

@@ -47,6 +47,27 @@ Json ToJson(const ItemRecord& r) {
   return json;
 }
 
+Json ToJson(const TimedRecord& r) {
+  const auto known = [](const std::optional<int64_t>& n) { return n ? Json(*n) : Json(nullptr); };
+  Json json{{"record", "speed"}};
+  json["policy"] = r.policy;
+  json["n_prompt"] = r.n_prompt;
+  json["n_steps"] = r.n_steps;
+  json["tokens_per_second"] = r.speed.sparse_tokens_per_second;
+  json["dense_tokens_per_second"] = r.speed.dense_tokens_per_second;
+  json["speed_pairs"] = r.speed.n_pairs;
+  json["speed_ratio_median"] = r.speed.ratio.median;
+  json["speed_ratio_low"] = r.speed.ratio.low;
+  json["speed_ratio_high"] = r.speed.ratio.high;
+  json["prefill_seconds"] = r.prefill_seconds;
+  json["plugin_nodes"] = r.plugin_nodes;
+  json["n_decisions"] = known(r.n_decisions);
+  json["n_equal"] = known(r.n_equal);
+  json["drafted"] = known(r.drafted);
+  json["accepted"] = known(r.accepted);
+  return json;
+}
+
 Json RunLine(const RunRecord& run, int rank, int n_ranks) {
   const Json record = ToJson(run);  // items() borrows
   Json line;

@@ -42,6 +42,20 @@ struct ItemRecord {
 };
 Json ToJson(const ItemRecord& record);
 
+// A way of decoding timed in turns with dense (matched-speed): llama.cpp's own, or exact.
+struct TimedRecord {
+  std::string policy;  // the way: "llama.cpp fa on"
+  int n_prompt = 0;
+  int n_steps = 0;             // timed, of a block
+  SpeedRecord speed;           // sparse_tokens_per_second: the way's
+  double prefill_seconds = 0;  // llama.cpp's own; 0 where it shares dense's
+  uint64_t plugin_nodes = 0;   // attention nodes that the plug-in computed of llama.cpp's
+  // Of exact decoding, all blocks together: tokens, those of them that dense decoding gave too,
+  // drafts.
+  std::optional<int64_t> n_decisions, n_equal, drafted, accepted;
+};
+Json ToJson(const TimedRecord& record);
+
 // The `run` line of a model: the record without a text and its lengths, which cells have, with
 // whether the program's tree was clean and which rank of how many writes.
 Json RunLine(const RunRecord& run, int rank, int n_ranks);

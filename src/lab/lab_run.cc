@@ -3,12 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -27,31 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The spec's copy in the folder: the file that holds it already, else a name that is free.
-Result<std::string> CopySpec(const std::string& folder, const LabSpec& spec) {
-  for (int number = 1;; ++number) {
-    const std::string name = number == 1 ? spec.info->name + ".toml"
-                                         : fmt::format("{}-{}.toml", spec.info->name, number);
-    const std::string path = (fs::path(folder) / name).string();
-    if (std::ifstream in(path, std::ios::binary); in) {
-      const std::string there(std::istreambuf_iterator<char>(in), {});
-      if (there == spec.text) return name;
-      continue;
-    }
-    std::ofstream out(path, std::ios::binary);
-    out << spec.text << std::flush;
-    if (out) return name;
-    const std::string why = std::strerror(errno);
-    out.close();
-    std::remove(path.c_str());  // a part of a spec would be taken for another spec
-    return Error{fmt::format("cannot write {}: {}", Quote(path), why)};
-  }
-}
-
 class LabRunner {
  public:
-  LabRunner(const Plugin& plugin, const LabOptions& options, const LabEvents& events)
-      : plugin_(plugin), options_(options), events_(events) {}
+  LabRunner(const Plugin& plugin, const LabOptions& options, const LabEvents& events,
+            WorkShare& share)
+      : plugin_(plugin), options_(options), events_(events), share_(share) {}
 
   Result<LabOutcome> Run() {
     for (const LabSpec& spec : options_.specs) {
@@ -59,24 +35,24 @@ class LabRunner {
       if (!job.ok()) return Error{job.error()};
       jobs_.push_back(std::move(job.value()));
     }
-    Result<LabLock> lock = LabLock::Take(options_.folder);
-    if (!lock.ok()) return Error{lock.error()};
-    Result<LabFolder> kept = ReadLabFolder(options_.folder);
-    if (!kept.ok()) return Error{kept.error()};
-    kept_ = std::move(kept.value());
+    Result<TakenFolder> taken = share_.TakeFolder(options_.folder);
+    if (!taken.ok()) return Error{taken.error()};
+    kept_ = std::move(taken->kept);
+    finished_ = std::move(taken->done);
     const Clock::time_point planning = Clock::now();
     const Status planned = Plan();
     if (!planned.ok()) return Error{planned.error()};
-    Spend("planning", SecondsSince(planning));
-    if (outcome_.n_left() > 0) {
+    SpendHere("planning", SecondsSince(planning));
+    const Status agreed = share_.Agree(AgreedPlan(run_lines_, groups_));
+    if (!agreed.ok()) return Error{agreed.error()};
+    if (outcome_.n_left() > 0 && share_.rank() == 0) {
       const Status opened = Open();
       if (!opened.ok()) return Error{opened.error()};
     }
     LearnCosts();
+    share_.Begin(MakeBooks(groups_, kept_, [&](const Cell& cell) { return IsPending(cell); }));
     if (events_.on_plan) events_.on_plan(Progress());
-    for (const LabGroup& group : groups_) {
-      if (!RunGroup(group)) break;
-    }
+    RunGroups();
     outcome_.seconds = SecondsSince(start_);
     return std::move(outcome_);
   }
@@ -93,6 +69,12 @@ class LabRunner {
     spent.seconds += seconds;
   }
 
+  // And tells rank 0 of it.
+  void SpendHere(const std::string& part, double seconds) {
+    Spend(part, seconds);
+    share_.Spent(part, seconds);
+  }
+
   // The model of this file, loaded once as long as no other is wanted between.
   Status NeedModel(const std::string& path) {
     if (model_ && model_->file().path == path) return Status();
@@ -102,7 +84,7 @@ class LabRunner {
         LabModel::Load(path, plugin_, {options_.k_type, options_.v_type});
     if (!model.ok()) return Error{model.error()};
     model_ = std::move(model.value());
-    Spend("loading models", SecondsSince(start));
+    SpendHere("loading models", SecondsSince(start));
     return Status();
   }
 
@@ -122,8 +104,8 @@ class LabRunner {
         status = PlanJob(j);
         if (!status.ok()) return status;
       }
-      const Json run = RunLine(options_.describe(*model_), 0, 1);
-      status = CheckSameProgram(kept_, run, options_.folder);
+      run_lines_.push_back(RunLine(options_.describe(*model_), share_.rank(), share_.n_ranks()));
+      status = CheckSameProgram(kept_, run_lines_.back(), options_.folder);
       if (!status.ok()) return status;
     }
     return Status();
@@ -139,13 +121,13 @@ class LabRunner {
       });
       if (group.cells.empty()) continue;
       const bool pending = std::any_of(group.cells.begin(), group.cells.end(),
-                                       [&](const Cell& cell) { return !IsKept(cell); });
+                                       [&](const Cell& cell) { return IsPending(cell); });
       if (pending && options_.check_memory) {
         const Status fits = options_.check_memory(model_->file(), group.n_rows);
         if (!fits.ok()) return fits;
       }
       outcome_.n_cells += static_cast<int>(group.cells.size());
-      for (const Cell& cell : group.cells) outcome_.n_kept += IsKept(cell) ? 1 : 0;
+      for (const Cell& cell : group.cells) outcome_.n_kept += IsPending(cell) ? 0 : 1;
       groups_.push_back(std::move(group));
     }
     return Status();
@@ -156,7 +138,7 @@ class LabRunner {
     return known != nullptr && known->end["state"] != "failed";
   }
 
-  // Everything that the run writes before its first cell.
+  // Everything that the run writes before its first cell, by rank 0.
   Status Open() {
     std::vector<std::string> spec_files;
     for (const LabJob& job : jobs_) {
@@ -164,7 +146,13 @@ class LabRunner {
       if (!name.ok()) return Error{name.error()};
       spec_files.push_back(name.value());
     }
-    const std::string name = RecordsFileName(0);
+    Status status = WriteRun(groups_.front().model);
+    for (size_t j = 0; status.ok() && j < jobs_.size(); ++j) status = WritePlan(j, spec_files[j]);
+    return status;
+  }
+
+  Status OpenRecords() {
+    const std::string name = RecordsFileName(share_.rank());
     const std::string path = (fs::path(options_.folder) / name).string();
     const auto there = kept_.n_bytes.find(name);
     Result<RecordWriter> writer = there != kept_.n_bytes.end()
@@ -172,18 +160,17 @@ class LabRunner {
                                       : RecordWriter::Create(path);
     if (!writer.ok()) return Error{writer.error()};
     writer_.emplace(std::move(writer.value()));
-    Status status = WriteRun(groups_.front().model);
-    for (size_t j = 0; status.ok() && j < jobs_.size(); ++j) status = WritePlan(j, spec_files[j]);
-    return status;
+    return Status();
   }
 
   // The `run` line of a model, before its cells.
   Status WriteRun(const std::string& path) {
     if (written_model_ == path) return Status();
-    const Status loaded = NeedModel(path);
-    if (!loaded.ok()) return loaded;
+    Status ready = NeedModel(path);
+    if (ready.ok() && !writer_) ready = OpenRecords();
+    if (!ready.ok()) return ready;
     written_model_ = path;
-    return writer_->WriteLine(RunLine(options_.describe(*model_), 0, 1));
+    return writer_->WriteLine(RunLine(options_.describe(*model_), share_.rank(), share_.n_ranks()));
   }
 
   // The plan, where it has cells that no plan before had; with an experiment's first, what was
@@ -231,13 +218,6 @@ class LabRunner {
     }
   }
 
-  static std::string PolicyPart(const Cell& cell) {
-    const auto policy = cell.parameters.find("policy");
-    return policy != cell.parameters.end() && policy->is_string()
-               ? PolicyName(policy->get<std::string>())
-               : "";
-  }
-
   bool IsPending(const Cell& cell) const {
     return !IsKept(cell) && !finished_.contains({cell.experiment, cell.id});
   }
@@ -250,7 +230,7 @@ class LabRunner {
       for (const Cell& cell : group.cells) {
         if (!IsPending(cell)) continue;
         any = true;
-        const double seconds = costs_.Expected(cell.experiment, PolicyPart(cell), group.n_rows);
+        const double seconds = costs_.Expected(cell.experiment, PolicyOf(cell), group.n_rows);
         const bool is_it = under_way != nullptr && cell.id == under_way->id &&
                            cell.experiment == under_way->experiment;
         left += is_it ? seconds * (1 - share) : seconds;
@@ -261,21 +241,31 @@ class LabRunner {
     return left;
   }
 
-  LabProgress Progress() const {
-    return {outcome_.n_cells, outcome_.n_kept + outcome_.n_done, outcome_.n_failed, "",
-            SecondsLeft(nullptr, 0)};
+  // `cell` is under way here, where it is not null. Ranks share what is left as if evenly.
+  LabProgress Progress(const Cell* cell = nullptr, double share = 0,
+                       const std::string& doing = "") const {
+    return {outcome_.n_cells, outcome_.n_kept + outcome_.n_done, outcome_.n_failed,
+            doing + share_.Others(), SecondsLeft(cell, share) / share_.n_at_work()};
   }
 
   bool RunGroup(const LabGroup& group);
+  void RunGroups();
+  void TakeHanded(const LabGroup& group, HandedGroup handed);
+  // What other ranks did since it was last asked. False: this rank cannot write of it.
+  bool TakeNews();
+  Status WriteCell(const std::vector<Json>& lines);
+  void Count(const LabGroup& group, const Cell& cell, const CellRecord& end);
 
   const Plugin& plugin_;
   const LabOptions& options_;
   const LabEvents& events_;
+  WorkShare& share_;
   const Clock::time_point start_ = Clock::now();
   std::vector<LabJob> jobs_;
   std::vector<LabGroup> groups_;
   std::set<std::pair<std::string, std::string>> cell_ids_, finished_;  // experiment and id
   LabFolder kept_;
+  std::vector<Json> run_lines_;  // of the models
   std::optional<RecordWriter> writer_;
   std::unique_ptr<LabModel> model_;
   std::string written_model_;
@@ -296,10 +286,7 @@ class RunningGroup : public GroupRun {
       at_work_.clear();
       const Status ran = experiment.RunGroup(*this, pending);
       if (!runner_.outcome_.error.empty()) return false;
-      if (StopRequested()) {
-        runner_.outcome_.stopped = true;
-        return false;
-      }
+      if (StopRequested()) return false;
       const std::string reason = ran.ok() ? "the experiment did not run it" : ran.error();
       pending = Pending();
       const bool one_failed =
@@ -349,39 +336,27 @@ class RunningGroup : public GroupRun {
   }
 
   void Spent(const std::string& part, double seconds) override {
-    runner_.Spend(part, seconds);
+    runner_.SpendHere(part, seconds);
     runner_.costs_.Add(group_.cells[0].experiment, part, group_.n_rows, seconds);
   }
 
   void Warn(const std::string& text) override {
-    if (runner_.events_.on_warning) runner_.events_.on_warning(text);
+    if (!runner_.share_.Warn(text) && runner_.events_.on_warning) runner_.events_.on_warning(text);
   }
 
   Status Finish(const Cell& cell, const std::vector<Json>& lines, CellRecord end) override {
-    for (const Json& line : lines) {
-      const Status written = Write(MarkLine(line, cell.experiment, cell.id));
-      if (!written.ok()) return written;
-    }
-    const Status written = Write(CellLine(cell, end));
+    std::vector<Json> marked;
+    for (const Json& line : lines) marked.push_back(MarkLine(line, cell.experiment, cell.id));
+    marked.push_back(CellLine(cell, end));
+    Status written = runner_.WriteCell(marked);
     if (!written.ok()) return written;
-    runner_.finished_.insert({cell.experiment, cell.id});
-    const bool failed = end.state == "failed";
-    (failed ? runner_.outcome_.n_failed : runner_.outcome_.n_done) += 1;
-    if (!failed) {
-      runner_.Spend("cells of " + end.name, end.seconds);
-      runner_.costs_.Add(cell.experiment, end.name, group_.n_rows, end.seconds);
-    }
-    if (runner_.events_.on_cell) runner_.events_.on_cell(cell, end);
+    runner_.share_.Finished(marked);
+    runner_.Count(group_, cell, end);
     return Status();
   }
 
   Status Fail(const Cell& cell, const std::string& reason) override {
-    CellRecord end;
-    end.policy = cell.parameters.value("policy", "");
-    end.name = LabRunner::PolicyPart(cell);
-    end.state = "failed";
-    end.reason = reason;
-    return Finish(cell, {}, end);
+    return Finish(cell, {}, FailedRecord(cell, reason));
   }
 
  private:
@@ -394,17 +369,10 @@ class RunningGroup : public GroupRun {
   }
 
   void Show(const std::string& doing, const Cell* cell, double share) {
-    if (!runner_.events_.on_progress) return;
-    LabProgress progress = runner_.Progress();
-    progress.doing = doing;
-    progress.seconds_left = runner_.SecondsLeft(cell, share);
-    runner_.events_.on_progress(progress);
-  }
-
-  Status Write(const Json& line) {
-    Status written = runner_.writer_->WriteLine(line);
-    if (!written.ok()) runner_.outcome_.error = written.error();
-    return written;
+    runner_.share_.Working(doing, cell != nullptr ? cell->id : "");
+    if (!runner_.TakeNews()) RequestStop();
+    if (runner_.events_.on_progress)
+      runner_.events_.on_progress(runner_.Progress(cell, share, doing));
   }
 
   LabRunner& runner_;
@@ -413,18 +381,94 @@ class RunningGroup : public GroupRun {
   std::string at_work_;  // id
 };
 
+Status LabRunner::WriteCell(const std::vector<Json>& lines) {
+  for (const Json& line : lines) {
+    Status written = writer_->WriteLine(line);
+    if (written.ok()) continue;
+    outcome_.error = written.error();
+    return written;
+  }
+  return Status();
+}
+
+void LabRunner::Count(const LabGroup& group, const Cell& cell, const CellRecord& end) {
+  finished_.insert({cell.experiment, cell.id});
+  const bool failed = end.state == "failed";
+  (failed ? outcome_.n_failed : outcome_.n_done) += 1;
+  if (!failed) {
+    Spend("cells of " + end.name, end.seconds);
+    costs_.Add(cell.experiment, end.name, group.n_rows, end.seconds);
+  }
+  if (events_.on_cell) events_.on_cell(cell, end);
+}
+
+bool LabRunner::TakeNews() {
+  for (const ShareNews& news : share_.TakeNews()) {
+    const LabGroup* group =
+        news.group && *news.group < groups_.size() ? &groups_[*news.group] : nullptr;
+    const Cell* cell = nullptr;
+    for (size_t i = 0; group != nullptr && i < group->cells.size(); ++i) {
+      if (group->cells[i].id == news.cell) cell = &group->cells[i];
+    }
+    switch (news.what) {
+      case ShareNews::What::kFinished:
+        if (cell != nullptr) Count(*group, *cell, news.end);
+        break;
+      case ShareNews::What::kFailed:
+        if (cell != nullptr) {
+          const CellRecord end = FailedRecord(*cell, news.text);
+          if (!WriteCell({CellLine(*cell, end)}).ok()) return false;
+          Count(*group, *cell, end);
+        }
+        break;
+      case ShareNews::What::kSpent:
+        Spend(news.text, news.seconds);
+        if (group != nullptr)
+          costs_.Add(group->cells[0].experiment, news.text, group->n_rows, news.seconds);
+        break;
+      case ShareNews::What::kWarning:
+        if (events_.on_warning) events_.on_warning(news.text);
+        break;
+    }
+  }
+  return true;
+}
+
+void LabRunner::RunGroups() {
+  const auto waiting = [&] {
+    if (!TakeNews()) RequestStop();
+    if (events_.on_progress)
+      events_.on_progress(Progress(nullptr, 0, "waiting for the other ranks"));
+  };
+  while (std::optional<HandedGroup> handed = share_.Next(waiting)) {
+    const LabGroup& group = groups_[handed->group];
+    TakeHanded(group, std::move(*handed));
+    if (!RunGroup(group)) break;
+  }
+  if (!outcome_.error.empty()) share_.Fail(outcome_.error);
+  share_.Settle();
+  TakeNews();
+  if (outcome_.error.empty()) outcome_.error = share_.Error();
+  outcome_.stopped = StopRequested() && outcome_.n_left() > 0;
+}
+
+// What a rank before this one did of the group is as if an earlier run had done it.
+void LabRunner::TakeHanded(const LabGroup& group, HandedGroup handed) {
+  for (FinishedCell& cell : handed.finished) kept_.Add(std::move(cell));
+  for (const Cell& cell : group.cells) {
+    if (std::find(handed.cells.begin(), handed.cells.end(), cell.id) == handed.cells.end())
+      finished_.insert({cell.experiment, cell.id});
+  }
+}
+
 bool LabRunner::RunGroup(const LabGroup& group) {
   if (std::none_of(group.cells.begin(), group.cells.end(),
                    [&](const Cell& cell) { return IsPending(cell); }))
     return true;
-  if (StopRequested()) {
-    outcome_.stopped = true;
-    return false;
-  }
+  if (StopRequested()) return false;
   const Status ready = WriteRun(group.model);
   if (!ready.ok()) {
-    outcome_.stopped = StopRequested();
-    if (!outcome_.stopped) outcome_.error = ready.error();
+    if (!StopRequested()) outcome_.error = ready.error();
     return false;
   }
   running_ = &group;
@@ -435,9 +479,9 @@ bool LabRunner::RunGroup(const LabGroup& group) {
 
 }  // namespace
 
-Result<LabOutcome> RunLab(const Plugin& plugin, const LabOptions& options,
-                          const LabEvents& events) {
-  return LabRunner(plugin, options, events).Run();
+Result<LabOutcome> RunLab(const Plugin& plugin, const LabOptions& options, const LabEvents& events,
+                          WorkShare& share) {
+  return LabRunner(plugin, options, events, share).Run();
 }
 
 }  // namespace condense

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "decode/plugin.h"
 #include "lab/lab_plan.h"
+#include "lab/ranks/work_share.h"
 #include "lab/records.h"
 
 namespace condense {
@@ -53,17 +54,19 @@ struct LabSpent {
 struct LabOutcome {
   int n_cells = 0;               // that were asked for
   int n_kept = 0;                // done by earlier runs
-  int n_done = 0, n_failed = 0;  // by this one
+  int n_done = 0, n_failed = 0;  // by this one, whichever rank ran them
   bool stopped = false;          // by the user
   std::string error;             // why the run ended before its end, as a full disk; ""
   std::vector<LabSpent> spent;
-  double seconds = 0;
+  double seconds = 0;  // of this process
 
   int n_left() const { return n_cells - n_kept - n_done - n_failed; }
 };
 
 // Errors: everything that shows before the first cell runs; nothing was written then but the folder
-// and its lock.
-Result<LabOutcome> RunLab(const Plugin& plugin, const LabOptions& options, const LabEvents& events);
+// and its lock. `share`: this process's part of the work, not closed by it; the events, the outcome
+// and the plan's records are rank 0's, over all ranks.
+Result<LabOutcome> RunLab(const Plugin& plugin, const LabOptions& options, const LabEvents& events,
+                          WorkShare& share);
 
 }  // namespace condense

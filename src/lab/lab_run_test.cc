@@ -130,7 +130,7 @@ class LabRunTest : public FolderTest {
     Made::ran.clear();
     reasons_.clear();
     progress_.clear();
-    return RunLab(*plugin_, options, events);
+    return RunLab(*plugin_, options, events, *WorkAlone());
   }
   LabOutcome RunWell(const std::vector<std::string>& specs) {
     const Result<LabOutcome> outcome = Run(specs);

@@ -206,9 +206,12 @@ Result<RecordWriter> RecordWriter::GoOn(const std::string& path, uint64_t keep_b
   return RecordWriter(path, file);
 }
 
+std::string RecordLine(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 Status RecordWriter::WriteLine(const Json& json) {
-  // Bytes that are no UTF-8 (a path, an argument) appear as U+FFFD: a line is always valid JSON.
-  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string line = RecordLine(json);
   if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() ||
       std::fflush(file_.get()) != 0) {
     return Error{fmt::format("cannot write records to '{}': {}", path_, std::strerror(errno))};

@@ -117,6 +117,10 @@ Json ToJson(const StepRecord& record);
 Json ToJson(const RowsRecord& record);
 Json ToJson(const CellRecord& record);
 
+// A line of records, with its end. Bytes that are no UTF-8 (a path, an argument) appear as U+FFFD:
+// a line is always valid JSON.
+std::string RecordLine(const Json& json);
+
 class RecordWriter {
  public:
   // Creates the file, or empties it.

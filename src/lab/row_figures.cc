@@ -35,6 +35,7 @@ void ReadLine(const Json& line, RowRun& run) {
   run.survived = line.value("survived", false);
   run.read = NumberOf(line, "kv_read_share");
   run.rows = NumberOf(line, "unique_rows_per_kv_head");
+  run.head_rows = NumberOf(line, "nominal_rows_per_query_head");
   const double n_steps = figure.n_decisions;
   run.row_bytes = (NumberOf(line, "k_bytes") + NumberOf(line, "v_bytes")) / n_steps;
   run.summary_bytes = NumberOf(line, "summary_bytes") / n_steps;
@@ -47,8 +48,7 @@ void ReadLine(const Json& line, RowRun& run) {
 
 RowRun ReadRun(const FinishedCell& cell) {
   RowRun run;
-  run.prefix = CellId(Json{{"text", cell.parameters.value("text", "")},
-                           {"offset", cell.parameters.value("offset", int64_t{0})}});
+  run.prefix = PrefixName(cell.parameters);
   for (const Json& line : cell.lines) {
     if (line.value("record", "") == "policy") ReadLine(line, run);
   }
@@ -89,6 +89,14 @@ std::vector<double> RowRuns::All(const std::function<double(const RowRun&)>& fig
   return values;
 }
 
+std::vector<double> RowRuns::Under(TeacherChoice teacher, double TeacherFigure::*figure) const {
+  std::vector<double> values;
+  for (const RowRun& run : runs) {
+    if (const TeacherFigure* under = teacher(run)) values.push_back(under->*figure);
+  }
+  return values;
+}
+
 const RowRuns* RowSetting::Find(const std::string& policy) const {
   const auto found = std::find_if(rows.begin(), rows.end(), [&](const RowRuns& row) {
     return row.policy == policy && !row.runs.empty();
@@ -107,13 +115,23 @@ std::string RowSetting::Title() const {
   return title;
 }
 
+Json SharedParameters(const Json& parameters, std::span<const std::string> own) {
+  Json shared = parameters;
+  for (const char* varies : {"text", "offset", "policy"}) shared.erase(varies);
+  for (const std::string& name : own) shared.erase(name);
+  return shared;
+}
+
+std::string PrefixName(const Json& parameters) {
+  return CellId(Json{{"text", parameters.value("text", "")},
+                     {"offset", parameters.value("offset", int64_t{0})}});
+}
+
 std::vector<RowSetting> CollectSettings(std::span<const FinishedCell> cells,
                                         std::span<const std::string> own) {
   std::vector<RowSetting> settings;
   for (const FinishedCell& cell : cells) {
-    Json shared = cell.parameters;
-    for (const char* varies : {"text", "offset", "policy"}) shared.erase(varies);
-    for (const std::string& name : own) shared.erase(name);
+    Json shared = SharedParameters(cell.parameters, own);
     auto setting = std::find_if(settings.begin(), settings.end(), [&](const RowSetting& known) {
       return CellId(known.shared) == CellId(shared);
     });
@@ -145,8 +163,7 @@ std::vector<double> PairedDifferences(const RowRuns& a, const RowRuns& b,
 double KlOf(const RowRun& run) { return run.Hardest().kl; }
 double MatchOf(const RowRun& run) { return run.Hardest().match; }
 
-PooledMatch PoolMatch(const RowRuns& row,
-                      const std::function<const TeacherFigure*(const RowRun&)>& teacher) {
+PooledMatch PoolMatch(const RowRuns& row, TeacherChoice teacher) {
   PooledMatch pooled;
   for (const RowRun& run : row.runs) {
     const TeacherFigure* figure = teacher(run);

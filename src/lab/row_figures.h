@@ -30,8 +30,9 @@ struct RowRun {
   std::optional<TeacherFigure> greedy, text;
   double t_div = 0, t_sig = 0;  // beyond the horizon: one more than it
   bool survived = false;
-  double read = 0;  // share of dense's bytes
-  double rows = 0;  // unique, a KV head and step
+  double read = 0;       // share of dense's bytes
+  double rows = 0;       // unique, a KV head and step
+  double head_rows = 0;  // nominal, a query head and step
   // Of a step through all layers: K and V of rows, summaries, what dense reads.
   double row_bytes = 0, summary_bytes = 0, dense_bytes = 0;
   double visible_rows = 0;
@@ -40,6 +41,11 @@ struct RowRun {
   // The text's own tokens where the text goes on, else dense's continuation.
   const TeacherFigure& Hardest() const { return text ? *text : *greedy; }
 };
+
+// A run's figures under one teacher; null: it has none.
+using TeacherChoice = const TeacherFigure* (*)(const RowRun&);
+const TeacherFigure* GreedyOf(const RowRun& run);
+const TeacherFigure* TextOf(const RowRun& run);
 
 // The cells of one row in one setting.
 struct RowRuns {
@@ -52,6 +58,8 @@ struct RowRuns {
   int horizon() const;
   int n_survived() const;
   std::vector<double> All(const std::function<double(const RowRun&)>& figure) const;
+  // Of the runs that have this teacher.
+  std::vector<double> Under(TeacherChoice teacher, double TeacherFigure::*figure) const;
 };
 
 // Rows that may be compared: same model, context, horizon, and whatever else cells name.
@@ -64,6 +72,12 @@ struct RowSetting {
   // "SmolLM2-135M-Instruct.Q4_1.gguf, context 2048"
   std::string Title() const;
 };
+
+// A cell's parameters but where its prefix stands, `policy`, and those named in `own`: what cells
+// of one setting have in common.
+Json SharedParameters(const Json& parameters, std::span<const std::string> own = {});
+// Its prefix: text and offset.
+std::string PrefixName(const Json& parameters);
 
 // `own`: parameters that differ between rows of one setting, beside `policy`.
 std::vector<RowSetting> CollectSettings(std::span<const FinishedCell> cells,
@@ -83,10 +97,7 @@ struct PooledMatch {
   double share() const { return static_cast<double>(n_equal) / static_cast<double>(n); }
   Interval interval() const { return WilsonInterval(n_equal, n); }
 };
-PooledMatch PoolMatch(const RowRuns& row,
-                      const std::function<const TeacherFigure*(const RowRun&)>& teacher);
-const TeacherFigure* GreedyOf(const RowRun& run);
-const TeacherFigure* TextOf(const RowRun& run);
+PooledMatch PoolMatch(const RowRuns& row, TeacherChoice teacher);
 
 // "12.3 %", "+12.3 %", ">127" beyond the horizon; "-" for what is no number.
 std::string PercentText(double share, int digits = 1);

@@ -43,6 +43,17 @@ TEST(RowFigures, RowsOfOneSettingStandTogether) {
   EXPECT_EQ(MatchText(match), "90.0 % (85.1 to 93.4)");
 }
 
+TEST(RowFigures, FiguresUnderATeacher) {
+  FinishedCell both = MakeFinished("x", {.policy = "a", .kl_greedy = 0.25, .kl_text = 0.5});
+  FinishedCell short_text = MakeFinished("x", {.policy = "a", .offset = 500, .kl_greedy = 0.75});
+  short_text.lines.pop_back();  // the text ended with the prefix
+  const std::vector<FinishedCell> cells = {both, short_text};
+  const RowSetting setting = CollectSettings(cells)[0];
+  const RowRuns& row = *setting.Find("a");
+  EXPECT_EQ(row.Under(GreedyOf, &TeacherFigure::kl), (std::vector<double>{0.25, 0.75}));
+  EXPECT_EQ(row.Under(TextOf, &TeacherFigure::kl), (std::vector<double>{0.5}));
+}
+
 TEST(RowFigures, DifferencesAreOfPrefixesThatBothHave) {
   std::vector<FinishedCell> cells;
   for (int64_t offset : {0, 500, 900})

@@ -22,6 +22,18 @@ Result<DensePrefillResult> DensePrefill(Session& session, const Plugin& plugin,
   return DensePrefillResult{logits.value(), SecondsSince(start)};
 }
 
+Result<Session*> OpenPrefilled(GroupRun& run, const std::vector<Token>& prompt,
+                               std::span<const std::string> policies) {
+  const Result<Session*> session = run.OpenSession();
+  if (!session.ok() || session.value()->n_prefilled() > 0) return session;
+  const Result<DensePrefillResult> prefill = DensePrefill(
+      *session.value(), run.plugin(), prompt, policies,
+      [&](int n_done, int n_total) { run.Preparing("dense prefill", n_done, n_total); });
+  if (!prefill.ok()) return Error{prefill.error()};
+  run.Spent("prefill", prefill->seconds);
+  return session;
+}
+
 Status BeginRun(Session& session, const Plugin& plugin, const std::string& policy) {
   const Result<std::string> set = plugin.SetPolicy(policy);
   if (!set.ok()) return Error{set.error()};

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "decode/plugin.h"
 #include "decode/session.h"
+#include "lab/experiment.h"
 
 namespace condense {
 
@@ -23,6 +24,11 @@ Result<DensePrefillResult> DensePrefill(Session& session, const Plugin& plugin,
                                         const std::vector<Token>& prompt,
                                         std::span<const std::string> policies,
                                         const Session::Progress& progress);
+
+// The group's session behind the dense prefill of `prompt`, the group's, which is computed where
+// nothing did so before; for `policies`, as DensePrefill. Errors: those of both, a stop.
+Result<Session*> OpenPrefilled(GroupRun& run, const std::vector<Token>& prompt,
+                               std::span<const std::string> policies);
 
 // Puts `policy` in force behind the prefill, whatever ran before: the prefill's cache, no
 // summaries, no counts.

@@ -15,6 +15,17 @@ double LogSumExp(std::span<const float> logits) {
   return top + std::log(sum);
 }
 
+std::vector<double> SoftmaxWeights(std::span<const float> logits) {
+  CONDENSE_CHECK(!logits.empty());
+  const double top = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> weights;
+  weights.reserve(logits.size());
+  double sum = 0;
+  for (float x : logits) sum += weights.emplace_back(std::exp(x - top));
+  for (double& weight : weights) weight /= sum;
+  return weights;
+}
+
 double NegativeLogLikelihood(std::span<const float> logits, int token) {
   CONDENSE_CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
   return LogSumExp(logits) - logits[token];

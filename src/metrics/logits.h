@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "base/top_two.h"
 
@@ -11,6 +12,9 @@ namespace condense {
 
 // log of the sum of exp(logit).
 double LogSumExp(std::span<const float> logits);
+
+// softmax(logits), in double; 0 where a logit is -inf. At least one is not.
+std::vector<double> SoftmaxWeights(std::span<const float> logits);
 
 // -log softmax(logits)[token], in nats.
 double NegativeLogLikelihood(std::span<const float> logits, int token);

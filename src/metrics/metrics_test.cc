@@ -103,6 +103,10 @@ TEST(Logits, LikelihoodOfKnownDistribution) {
   // exp = 1, 2, 5 of a sum of 8.
   const std::vector<float> logits = {0, std::log(2.0f), std::log(5.0f)};
   EXPECT_NEAR(LogSumExp(logits), std::log(8.0), 1e-6);
+  const std::vector<double> weights = SoftmaxWeights(logits);
+  ASSERT_EQ(weights.size(), logits.size());
+  for (size_t i = 0; i < weights.size(); ++i)
+    EXPECT_NEAR(weights[i], std::exp(logits[i]) / 8, 1e-7);
   EXPECT_NEAR(NegativeLogLikelihood(logits, 1), std::log(4.0), 1e-6);
   // Large logits must not overflow; a constant shift changes nothing.
   const std::vector<float> shifted = {1000, 1000, 1000, 1000};

@@ -68,6 +68,7 @@ const condense_api* CondenseApi() {
             return Outcome(ForceTarget(name == nullptr ? "" : name), error, error_size);
           },
       .set_dense = [](int on) { PluginState::Get().SetDense(on != 0); },
+      .leave_to_host = [](int on) { PluginState::Get().LeaveToHost(on != 0); },
   };
   return &api;
 }

@@ -207,6 +207,7 @@ ggml_backend_buffer_t BufferFromHost(ggml_backend_dev_t, void* ptr, size_t size,
 }
 
 bool SupportsOp(ggml_backend_dev_t, const ggml_tensor* op) {
+  if (PluginState::Get().leaves_to_host()) return false;
   switch (op->op) {
     case GGML_OP_NONE:
     case GGML_OP_RESHAPE:

@@ -6,6 +6,7 @@
 #include <condense/condense.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -37,6 +38,10 @@ class PluginState {
   void SetDense(bool on);
   std::string policy_spec();
 
+  // While `on`, the device supports no operation.
+  void LeaveToHost(bool on) { leave_to_host_ = on; }
+  bool leaves_to_host() const { return leave_to_host_; }
+
   void Forget();
   // Changes whenever summaries must be dropped.
   uint64_t forget_generation();
@@ -64,6 +69,7 @@ class PluginState {
   InForce in_force_;
   const std::shared_ptr<const Policy> dense_policy_;
   bool dense_ = false;
+  std::atomic<bool> leave_to_host_ = false;
   std::string spec_;
   bool by_default_ = false;  // nobody asked for the policy, nor was told of it
   uint64_t forget_generation_ = 1;

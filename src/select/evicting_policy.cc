@@ -43,17 +43,24 @@ class EvictionStep {
   }
 
   void Run(Selection& selection) {
-    const int n_rows = RowsOf();
+    const int prompt_row = record_ != nullptr ? record_->newest_row : -1;
+    const bool new_prompt =
+        prompt_row >= 0 && (last_ == nullptr || last_->prompt_row != prompt_row);
+    n_since_ = new_prompt ? RowsSincePrompt() : 0;
+    // What follows the votes is read beside the rows that they keep.
+    const int n_beside = options_.worth == RowWorth::kVotes ? std::max(0, n_since_ - 1) : 0;
+    const int n_rows = RowsOf(query_.n_visible - n_beside) + n_beside;
     n_recent_ =
         std::max(options_.recent_rows, static_cast<int>(std::ceil(options_.recent_share * n_rows)));
+    n_recent_ += n_beside;
+    // Rows that no step was there to drop have no shares: they come before those that have.
+    if (options_.worth == RowWorth::kCurrent)
+      n_recent_ = std::max(n_recent_, std::min(n_since_, n_rows));
     if (n_rows < n_recent_) {
       selection.reason = Fallback::kBudget;
       return;
     }
     ListRows();
-    const int prompt_row = record_ != nullptr ? record_->newest_row : -1;
-    const bool new_prompt =
-        prompt_row >= 0 && (last_ == nullptr || last_->prompt_row != prompt_row);
     if (new_prompt && !TakePrompt(selection)) return NotANumber(selection);
     // Votes are cast once a prompt; what follows it stays.
     const bool may_evict = options_.worth != RowWorth::kVotes || last_ == nullptr || new_prompt;
@@ -75,13 +82,19 @@ class EvictionStep {
   // Bytes of a set's state that a step reads for each row: its number, and its one or two scores.
   int StateBytes() const { return options_.worth == RowWorth::kSum ? 12 : 8; }
 
-  int RowsOf() const {
+  int RowsOf(int n_visible) const {
     if (!options_.byte_share) return options_.tokens;
     const KvView& kv = *query_.kv;
     const double row = static_cast<double>(kv.KeyBytes() + kv.ValueBytes()) * kv.n_kv_heads;
     const double state = follows_steps() ? StateBytes() * n_sets_ : 0;
-    return static_cast<int>(
-        std::floor(*options_.byte_share * query_.n_visible * row / (row + state)));
+    return static_cast<int>(std::floor(*options_.byte_share * n_visible * row / (row + state)));
+  }
+
+  // Visible rows that the prompt's last query did not see, where queries of it vote.
+  int RowsSincePrompt() const {
+    if (options_.worth == RowWorth::kSum || record_->n_last == 0) return 0;
+    const SeenPrompt::Query& last = record_->LastQuery(record_->n_last - 1);
+    return query_.n_visible - CountCommonRows(last.visible, query_.visible);
   }
 
   HeadRange HeadsOf(int unit) const {
@@ -256,15 +269,28 @@ class EvictionStep {
 
   void Remember(int prompt_row) {
     const int stride = *std::max_element(s_.counts.begin(), s_.counts.end());
-    Evictions::Step& step = evictions_.Push(query_.n_visible, n_sets_, stride);
+    // Votes are the prompt's whenever they are cast: what followed it is no part of them, and may
+    // be taken back, all but its first row.
+    const bool votes = options_.worth == RowWorth::kVotes && n_since_ > 0;
+    Evictions::Step& step =
+        evictions_.Push(query_.n_visible - (votes ? n_since_ - 1 : 0), n_sets_, stride);
     step.prompt_row = prompt_row;
     step.seen.assign(query_.visible.begin(), query_.visible.end());
+    if (votes) {
+      const RowMask& voter = record_->LastQuery(record_->n_last - 1).visible;
+      for (size_t b = 0; b < step.seen.size(); ++b)
+        step.seen[b] = static_cast<uint16_t>(step.seen[b] & (b < voter.size() ? voter[b] : 0));
+    }
     for (int set = 0; set < n_sets_; ++set) {
-      step.counts[set] = s_.counts[set];
-      const size_t to = static_cast<size_t>(set) * stride;
-      std::copy_n(Of(s_.rows, set).begin(), s_.counts[set], step.rows.begin() + to);
-      std::copy_n(Of(s_.scores, set).begin(), s_.counts[set], step.scores.begin() + to);
-      std::copy_n(Of(s_.prompt, set).begin(), s_.counts[set], step.prompt.begin() + to);
+      const std::span<const int32_t> rows = Of(s_.rows, set);
+      const size_t first = static_cast<size_t>(set) * stride;
+      int& n = step.counts[set];
+      for (size_t i = 0; i < rows.size(); ++i) {
+        if (!HasRow(step.seen, rows[i])) continue;
+        step.rows[first + n] = rows[i];
+        step.scores[first + n] = Of(s_.scores, set)[i];
+        step.prompt[first + n++] = Of(s_.prompt, set)[i];
+      }
     }
   }
 
@@ -310,6 +336,7 @@ class EvictionStep {
   int n_units_ = 0;  // KV heads, or query heads that keep rows of their own
   int n_sets_ = 0;
   int n_recent_ = 1;
+  int n_since_ = 0;  // rows behind a prompt that votes now
   bool voted_ = false;
   uint64_t n_left_out_ = 0;  // rows of sets, in this step
 };
@@ -333,7 +360,6 @@ void EvictingPolicy::Select(const LayerQuery& query, Selection& selection) const
   CONDENSE_CHECK(query.memory != nullptr);
   SequenceMemory& memory = *query.memory;
   const int n = query.n_visible;
-  if (memory.first_sparse < 0 || n <= memory.first_sparse) memory.first_sparse = n;
   // A step that saw as many rows saw one that has been taken back.
   memory.evictions.TakeBack(n - 1);
   // So that rows which change unseen are noticed: eight bytes of each row's key.

@@ -243,6 +243,27 @@ TEST(SnapkvPolicyTest, KeepsWhatPlainLoopsKeep) {
   }
 }
 
+// A vote that comes late, as in exact decoding, whose verifications take the step that voted back:
+// what followed the prompt is read beside what is kept of it.
+TEST(SnapkvPolicyTest, ALateVoteKeepsWhatFollowsThePrompt) {
+  for (const char* spec : {"snapkv:tokens=100,observe=8", "snapkv:budget=30%,observe=8"}) {
+    const std::unique_ptr<Policy> policy = Make(spec);
+    Layer steps, late;
+    steps.Prompt(*policy, 300);
+    late.Prompt(*policy, 300);
+    for (int n = 301; n < 350; ++n) steps.Step(*policy, n);
+    const Selection expected = steps.Step(*policy, 350), selection = late.Step(*policy, 350);
+    ASSERT_FALSE(selection.dense);
+    for (int g = 0; g < kKvHeads; ++g) EXPECT_EQ(RowsOf(selection, g), RowsOf(expected, g)) << spec;
+    // Nor does it vote again for that.
+    late.cache.memory().evictions.TakeBack(301);
+    EXPECT_TRUE(Same(steps.Step(*policy, 351), late.Step(*policy, 351))) << spec;
+    EXPECT_EQ(late.Step(*policy, 352).summary_bytes, 0u);
+    late.cache.memory().evictions.TakeBack(300);
+    EXPECT_GT(late.Step(*policy, 353).summary_bytes, 0u);
+  }
+}
+
 TEST(SnapkvPolicyTest, ALaterPromptVotesOnWhatIsLeft) {
   const std::unique_ptr<Policy> policy = Make("snapkv:tokens=60,observe=8");
   Layer layer;
@@ -286,6 +307,19 @@ TEST(TovaPolicyTest, KeepsWhatPlainLoopsKeep) {
       average();
     }
   }
+}
+
+// Rows behind the prompt that no step was there to drop are none that got nothing.
+TEST(TovaPolicyTest, ALateStepKeepsWhatFollowsThePrompt) {
+  const std::unique_ptr<Policy> policy = Make("tova:tokens=70");
+  Layer layer;
+  layer.Prompt(*policy, 300);
+  const Selection selection = layer.Step(*policy, 330);
+  for (int row = 300; row < 330; ++row) EXPECT_TRUE(HasRow(KRows(selection, 0), row)) << row;
+  EXPECT_EQ(CountRows(KRows(selection, 0)), 70);
+  Layer later;
+  later.Prompt(*policy, 300);
+  EXPECT_EQ(ToRanges(KRows(later.Step(*policy, 400), 0)), (std::vector<RowRange>{{330, 400}}));
 }
 
 const char* const kSpecs[] = {"h2o:tokens=80", "h2o:budget=20%", "snapkv:tokens=100",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/block_index.h"
+#include "cache/call_attention.h"
 #include "cache/code_index.h"
 #include "cache/kv_view.h"
 #include "cache/prompt_attention.h"
@@ -52,6 +53,7 @@ struct LayerQuery {
   CodeIndex* codes = nullptr;
   RowCopies* copies = nullptr;
   PromptAttention* prompts = nullptr;  // null: no prompt is known
+  CallAttention* calls = nullptr;      // null: no call of several rows is known
   std::span<const uint16_t> visible;   // [BlocksFor(kv->n_rows)] row bits
   int n_visible = 0;
   int newest_row = -1;       // the row just written: always read; -1: the highest visible one

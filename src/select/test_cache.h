@@ -9,6 +9,7 @@
 
 #include "base/row_mask.h"
 #include "cache/block_index.h"
+#include "cache/call_attention.h"
 #include "cache/kv_view.h"
 #include "cache/prompt_attention.h"
 #include "select/policy.h"
@@ -51,6 +52,7 @@ class TestCache {
     query.codes = &codes_;
     query.copies = &copies_;
     query.prompts = &prompts_;
+    query.calls = &calls_;
     query.visible = visible_;
     query.n_visible = CountRows(visible_);
     query.q = q_.data();
@@ -70,6 +72,7 @@ class TestCache {
   BlockIndex& index() { return index_; }
   SequenceMemory& memory() { return memory_; }
   PromptAttention& prompts() { return prompts_; }
+  CallAttention& calls() { return calls_; }
   const KvView& view() const { return view_; }
 
  private:
@@ -92,6 +95,7 @@ class TestCache {
   CodeIndex codes_;
   RowCopies copies_;
   PromptAttention prompts_;
+  CallAttention calls_;
   SequenceMemory memory_;
 };
 

@@ -4,6 +4,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -194,6 +195,15 @@ class Refused(LabTest):
         path.write_text(good.replace('"record":"plan"', '"record:"plan"', 1))
         self.refused("line 2 is no record of Condense", small)
         self.assertIn("line 2 is no record", self.call(self.command("status", self.folder / "out"), expect=2).stderr)
+
+    def test_mpirun_without_mpi(self):
+        (self.folder / "bin").mkdir()
+        program = shutil.copy(host.BUILD / "bin" / "condense", self.folder / "bin")  # no ../lib/condense-mpi.so beside it
+        done = subprocess.run([program, *self.run_words()[1:]], env={**self.environment(), "OMPI_COMM_WORLD_SIZE": "2"},
+                              cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("this is one of 2 processes that mpirun started, and Condense was built without MPI", done.stderr)
+        self.assertFalse((self.folder / "out").exists())
 
     def test_words_without_a_folder(self):
         self.assertIn("give what to do: list, run, status, export", self.call(self.command(), expect=2).stderr)

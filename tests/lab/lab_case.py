@@ -10,7 +10,7 @@ import host
 
 # What a run measures of the clock, and what the clock itself says: all that may differ between two runs.
 OF_TIME = {"time_utc", "argv", "seconds", "prefill_seconds", "prefill_tokens_per_second", "select_share", "sparse_tokens_per_second",
-           "dense_tokens_per_second", "speed_ratio_median", "speed_ratio_low", "speed_ratio_high"}
+           "dense_tokens_per_second", "speed_ratio_median", "speed_ratio_low", "speed_ratio_high", "tokens_per_second", "drafted", "accepted"}
 SPEC = """experiment = "survival"
 texts = ["words.txt"]
 offsets = [0, 300]

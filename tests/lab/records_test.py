@@ -9,6 +9,14 @@ import re
 from lab_case import LabTest, N_CELLS, SPEC, host, untimed
 
 DOCS = host.ROOT / "docs"
+SPEED = """experiment = "matched-speed"
+texts = ["words.txt"]
+offsets = [0]
+contexts = [300]
+tokens = 9
+policies = ["mean:blocks=4,window=32"]
+speed_pairs = 2
+"""
 TYPES = {"string": str, "object": dict, "array": list, "boolean": bool, "null": type(None), "number": (int, float), "integer": int}
 # The words of the schema that this check knows: a word that is not here fails the test, so that nothing passes unread.
 WORDS = {"type", "const", "enum", "required", "properties", "additionalProperties", "items", "minimum", "maximum", "pattern"}
@@ -77,6 +85,34 @@ class Schema(LabTest):
             if line["record"] not in ("run", "plan", "published"):
                 self.assertIn("experiment", line)
                 self.assertIn("cell", line)
+
+    def timed(self, model):
+        """Of a run of matched-speed, whose every line must be right: {way: its line}, {way: its cell's end}."""
+        spec = self.write_spec("speed.toml", SPEED)
+        self.run_lab(spec, model=model)
+        lines = self.lines()
+        for number, line in enumerate(lines, 1):
+            self.assertEqual(wrong(line, self.kinds[line["record"]]), [], f"line {number}")
+        timed = {line["policy"]: line for line in lines if line["record"] == "speed"}
+        for way, line in timed.items():
+            self.assertTrue(line["tokens_per_second"] > 0 and line["speed_ratio_median"] > 0, way)
+            self.assertEqual(line["plugin_nodes"], 0, way)
+            self.assertEqual(line["n_equal"], line["n_decisions"], way)
+        self.assertIn("6 cells, 6 of them done before", self.run_lab(spec, model=model).stdout)
+        return timed, {line["policy"]: line for line in lines if line["record"] == "cell"}
+
+    def test_llama_cpp_is_timed_beside_policies(self):
+        timed, ends = self.timed(host.tiny_model())
+        for way in ("llama.cpp fa on", "llama.cpp fa off"):
+            self.assertIn(way, timed)
+            self.assertEqual(ends[way]["state"], "done")
+        # llama.cpp multiplies several rows of the tiny model's weights otherwise than one.
+        self.assertEqual(ends["exact lookup"]["state"], "done" if "exact lookup" in timed else "unmet")
+
+    def test_exact_decoding_is_timed_beside_policies(self):
+        timed, _ = self.timed(host.default_model())
+        self.assertEqual(list(timed), ["llama.cpp fa on", "llama.cpp fa off", "exact lookup"])
+        self.assertEqual(timed["exact lookup"]["n_decisions"], 18, "two blocks of the spec's tokens")
 
     def test_every_key_is_documented(self):
         page = (DOCS / "RECORDS.md").read_text()

@@ -1,4 +1,4 @@
-"""Policies that live on what earlier queries attended to, in NumPy: h2o, snapkv, tova, infllm (docs/POLICIES.md). A step
+"""Policies that live on what earlier queries attended to, in NumPy: h2o, snapkv, tova, pillar, infllm (docs/POLICIES.md). A step
 goes on from the rows that the program kept, so that one near-tie does not count again at every later step."""
 
 import numpy as np
@@ -122,6 +122,28 @@ def check_tova(name, keys, layer, steps):
         shares = np.zeros(step.n)
         for g in range(layer.n_kv_heads):
             shares[alive] += softmax(step.logits(g)[:, alive]).sum(0)
+    return wrongs
+
+
+def check_pillar(name, keys, layer, steps):
+    """The rows of most mass by the prompt's last 17 queries; those of the last call that its first one did not see stay."""
+    del name
+    anchor, window, n_counted = int(keys.get("anchor", 1)), int(keys.get("window", 64)), 17
+    worth, n_base = [], layer.n_prompt - n_counted + 1
+    for g in range(layer.n_kv_heads):
+        worth.append(prompt_shares(layer, g, np.arange(layer.n_prompt - n_counted, layer.n_prompt)).sum((0, 1)))
+    wrongs = []
+    for i, said in enumerate(steps):
+        step = layer.step(i)
+        if said["dense"]:
+            return [f"step {i}: dense, for reason {said['reason']}"]
+        if said["summary_bytes"] != (layer.n_prompt * layer.n_kv_heads * (layer.row_bytes + 4) if i == 0 else 0):
+            wrongs.append(f"step {i}: {said['summary_bytes']} bytes are read to choose")
+        for s, rows in enumerate(said["k"]):
+            always = step.ends(anchor, window, partial=False) | (np.arange(step.n) >= n_base)
+            scores = fill(worth[s], step.n)
+            bounds = SUM_ERROR * scores + 1e-7
+            wrongs += judge_kept(rows_pick(always, scores, bounds, total_rows(keys, 193, step) - always.sum()), rows, i, s)
     return wrongs
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from codes import check_condense
 from clusters import check_retrieval, check_tactic
-from evicting import check_h2o, check_infllm, check_snapkv, check_tova
+from evicting import check_h2o, check_infllm, check_pillar, check_snapkv, check_tova
 from frame import BOUNDS, LINEAR, MASSES, RANDOM, Frame
 from stored import BLOCK, Pick, exact_pick, half, percent, rows_pick, share_error, softmax
 
@@ -294,6 +294,7 @@ def check_topp(name, keys, layer, steps):
     return wrongs
 
 
-for _name, _check in (("h2o", check_h2o), ("snapkv", check_snapkv), ("tova", check_tova), ("infllm", check_infllm),
-                      ("tactic", check_tactic), ("retrieval", check_retrieval), ("condense", check_condense)):
+for _name, _check in (("h2o", check_h2o), ("snapkv", check_snapkv), ("tova", check_tova), ("pillar", check_pillar),
+                      ("infllm", check_infllm), ("tactic", check_tactic), ("retrieval", check_retrieval),
+                      ("condense", check_condense)):
     reference(_name)(_check)

@@ -38,6 +38,7 @@ SPECS = {
     "h2o": ["h2o:tokens=97", "h2o:tokens=200,share=kv_group", "h2o:budget=10%", "h2o:tokens=120,recent=25%"],
     "snapkv": ["snapkv:tokens=193", "snapkv:tokens=193,pooling=average,pool=5", "snapkv:budget=10%,observe=64"],
     "tova": ["tova:tokens=193", "tova:budget=10%"],
+    "pillar": ["pillar:tokens=193", "pillar:budget=10%", "pillar:tokens=120,anchor=9,window=20"],
     "condense": ["condense:budget=20%", "condense:budget=15%,split=0.3", "condense:budget=20%,rotation=on",
                  "condense:budget=20%,bits=64", "condense:budget=15%,scan=50%", "condense:budget=30%,mass=80%"],
 }

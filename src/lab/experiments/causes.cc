@@ -76,24 +76,17 @@ constexpr Cause kCauses[] = {{"retrieval: policy, not oracle", kPolicy, kOracle}
                              {"drift: rows kept, not dense (policy)", kPolicy, kPolicyDense},
                              {"drift: rows kept, not dense (oracle)", kOracle, kOracleDense}};
 
-std::string WithKeys(const std::string& spec, const std::string& keys) {
-  if (keys.empty()) return spec;
-  return spec + (spec.find(':') == std::string::npos ? ":" : ",") + keys;
-}
-
 class Causes : public Experiment {
  public:
   void Read(SpecReader& spec) override {
     prefixes_ = ReadPrefixSpec(spec);
     policy_ = spec.Text("policy");
     supports_ = spec.Ints("supports", 1, 1 << 20);
-    for (const char* key : {"tokens=", "blocks=", "budget="}) {
-      if (policy_.find(key) == std::string::npos) continue;
+    if (const std::string key = BudgetKeyOf(policy_); !key.empty())
       spec.Fail("policy",
                 fmt::format("policy {} has a budget of its own: `supports` sets it, leave "
                             "{} out",
-                            Quote(policy_), Quote(key)));
-    }
+                            Quote(policy_), Quote(key + "=")));
     if (PolicyName(policy_) == "oracle")
       spec.Fail("policy", "the oracle is what the policy is compared with: name another");
   }

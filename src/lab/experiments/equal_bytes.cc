@@ -183,23 +183,15 @@ std::string Mark(const Budget& budget, const RowRuns& row) {
 }
 
 // Medians: one prefix whose perplexity explodes would hide the others.
-std::string PplText(const RowRuns& row,
-                    const std::function<const TeacherFigure*(const RowRun&)>& teacher) {
-  std::vector<double> values;
-  for (const RowRun& run : row.runs) {
-    if (const TeacherFigure* figure = teacher(run)) values.push_back(figure->ppl);
-  }
-  return ChangeText(Quantile(values, 0.5));
+std::string PplText(const RowRuns& row, TeacherChoice teacher) {
+  return ChangeText(Quantile(row.Under(teacher, &TeacherFigure::ppl), 0.5));
 }
 
-std::string KlText(const RowRuns& row,
-                   const std::function<const TeacherFigure*(const RowRun&)>& teacher) {
-  std::vector<double> values;
-  for (const RowRun& run : row.runs) {
-    if (const TeacherFigure* figure = teacher(run)) values.push_back(figure->kl);
-  }
-  return MeanText(values);
+std::string KlText(const RowRuns& row, TeacherChoice teacher) {
+  return MeanText(row.Under(teacher, &TeacherFigure::kl));
 }
+
+const TeacherFigure* HardestOf(const RowRun& run) { return &run.Hardest(); }
 
 std::vector<std::string> RowTexts(const RowRuns& row, const std::string& mark) {
   const std::vector<double> t_div = row.All([](const RowRun& run) { return run.t_div; });
@@ -270,10 +262,8 @@ LabTable BestTable(const RowSetting& setting, const std::vector<Budget>& budgets
                    {"next", true, 1},       {"KL of next, less best's", true, 1},
                    {"upper line", true, 2}, {"its KL", true, 2}};
   if (const RowRuns* control = setting.Find("control")) {
-    table.rows.push_back(
-        {"-", "control", MeanText(control->All(KlOf)),
-         MatchText(PoolMatch(*control, [](const RowRun& run) { return &run.Hardest(); })), "", "",
-         "", ""});
+    table.rows.push_back({"-", "control", MeanText(control->All(KlOf)),
+                          MatchText(PoolMatch(*control, HardestOf)), "", "", "", ""});
   }
   for (const Budget& budget : budgets) {
     const RowRuns* best = budget.Best();
@@ -287,12 +277,10 @@ LabTable BestTable(const RowSetting& setting, const std::vector<Budget>& budgets
         next = row;
       }
     }
-    table.rows.push_back(
-        {PercentText(budget.share), best->policy, MeanText(best->All(KlOf)),
-         MatchText(PoolMatch(*best, [](const RowRun& run) { return &run.Hardest(); })),
-         next ? next->policy : "-",
-         next ? SignedMeanText(PairedDifferences(*next, *best, KlOf)) : "-",
-         upper ? upper->policy : "-", upper ? MeanText(upper->All(KlOf)) : "-"});
+    table.rows.push_back({PercentText(budget.share), best->policy, MeanText(best->All(KlOf)),
+                          MatchText(PoolMatch(*best, HardestOf)), next ? next->policy : "-",
+                          next ? SignedMeanText(PairedDifferences(*next, *best, KlOf)) : "-",
+                          upper ? upper->policy : "-", upper ? MeanText(upper->All(KlOf)) : "-"});
   }
   table.notes =
       "by KL under the text's own tokens where the text goes on; an interval of the difference "

@@ -70,17 +70,14 @@ constexpr const char* kQuestion = "question";
 
 // "lookup+condense:budget=8%,…" with the policy as the plug-in spells it.
 Result<std::string> CanonicalDraft(const LabModel& model, const std::string& draft) {
-  const std::string policy = PolicyOfDraft(draft);
-  if (policy.empty() && draft == "lookup") return draft;
-  if (policy.empty()) {
-    return Error{"draft " + Quote(draft) +
-                 " names no policy: write lookup, a policy, or lookup+POLICY"};
-  }
-  const Result<std::string> canonical = model.Canonical(policy);
+  const Result<DraftText> read = ReadDraft(draft);
+  if (!read.ok()) return Error{read.error()};
+  if (read->policy.empty()) return draft;
+  const Result<std::string> canonical = model.Canonical(read->policy);
   if (!canonical.ok()) return canonical;
-  if (canonical.value() == kDense || canonical->starts_with("dense:"))
+  if (IsDense(canonical.value()))
     return Error{"draft " + Quote(draft) + " reads everything: it drafts nothing"};
-  return draft.substr(0, draft.size() - policy.size()) + canonical.value();
+  return (read->looks_up ? "lookup+" : "") + canonical.value();
 }
 
 std::string LengthText(int length) { return length == 0 ? "auto" : std::to_string(length); }
@@ -120,7 +117,7 @@ class Exact : public Experiment {
   }
 
   Result<std::vector<Cell>> Plan(LabModel& model) override {
-    const Status can = CheckDecodesExactly(model.model());
+    const Status can = CheckRowsCanBeRemoved(model.model());
     if (!can.ok()) return Error{can.error()};
     std::vector<ExactDraft> drafts = {{kDense, 0}};
     for (const std::string& draft : drafts_) {
@@ -143,7 +140,8 @@ class Exact : public Experiment {
         if (draft.source != kDense) own["draft_tokens"] = LengthText(draft.length);
         cells.push_back(MakeCell(kName, prompt.prefix.shared, own, prompt.prefix.n_rows));
         prompt.drafts[cells.back().id] = draft;
-        prompt.policies.push_back(PolicyOfDraft(draft.source));
+        if (draft.source != kDense)
+          prompt.policies.push_back(ReadDraft(draft.source).value().policy);
       }
       std::erase(prompt.policies, "");
       groups_[cells.back().group] = std::move(prompt);

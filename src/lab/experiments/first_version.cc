@@ -135,16 +135,11 @@ class FirstVersion : public Experiment {
       if (!ran.ok()) return ran;
     }
     if (weights.empty()) return Status();
-    const Result<Session*> session = run.OpenSession();
-    if (!session.ok()) return Error{session.error()};
     const LabPrefix& prefix = rows_.PrefixOf(cells[0].group);
-    if (rows.empty()) {
-      const Result<DensePrefillResult> prefill = DensePrefill(
-          *session.value(), run.plugin(), prefix.prompt, {},
-          [&](int n_done, int n_total) { run.Preparing("dense prefill", n_done, n_total); });
-      if (!prefill.ok()) return Error{prefill.error()};
-      run.Spent("prefill", prefill->seconds);
-    }
+    std::vector<std::string> policies;
+    for (const Cell& cell : weights) policies.push_back(cell.parameters["policy"]);
+    const Result<Session*> session = OpenPrefilled(run, prefix.prompt, policies);
+    if (!session.ok()) return Error{session.error()};
     for (const Cell& cell : weights) {
       const Status ran = CountWeights(run, *session.value(), prefix, cell);
       if (!ran.ok()) return ran;
@@ -188,7 +183,7 @@ class FirstVersion : public Experiment {
     CellRecord end;
     end.policy = policy;
     end.name = PolicyName(policy);
-    end.seconds = static_cast<double>(NsSince(start)) / 1e9;
+    end.seconds = SecondsSince(start);
     return run.Finish(cell, lines, end);
   }
 
@@ -222,10 +217,9 @@ void AddLine(const Json& line, WeightSums& sums) {
 std::map<std::string, WeightSums> SumWeights(std::span<const FinishedCell> cells,
                                              const Json& shared) {
   std::map<std::string, WeightSums> by_policy;
+  const std::string of_weights[] = {"part", "decisions"};
   for (const FinishedCell& cell : cells) {
-    Json own = cell.parameters;
-    for (const char* varies : {"text", "offset", "policy", "part", "decisions"}) own.erase(varies);
-    if (CellId(own) != CellId(shared)) continue;
+    if (CellId(SharedParameters(cell.parameters, of_weights)) != CellId(shared)) continue;
     for (const Json& line : cell.lines) {
       if (line.value("record", "") == "excluded_weights")
         AddLine(line, by_policy[line.value("policy", "")]);

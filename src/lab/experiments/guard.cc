@@ -107,7 +107,7 @@ class Guard : public Experiment {
     for (const std::string& policy : policies_) {
       const Result<std::string> canonical = model.Canonical(policy);
       if (!canonical.ok()) return Error{canonical.error()};
-      if (canonical.value() == kDense || canonical->starts_with("dense:"))
+      if (IsDense(canonical.value()))
         return Error{"policy dense reads everything: there is nothing to guard"};
       if (std::find(policies.begin(), policies.end(), canonical.value()) == policies.end())
         policies.push_back(canonical.value());
@@ -272,10 +272,18 @@ class Guard : public Experiment {
     groups_[group] = std::move(planned);
   }
 
-  Status Calibrate(GroupRun& run, const Calibration& planned, std::span<const Cell> cells) {
-    const Clock::time_point start = Clock::now();
-    const Result<Session*> session = run.OpenSession();
-    if (!session.ok()) return Error{session.error()};
+  // Leaves the session behind another prefill.
+  Result<std::vector<RiskTrial>> Try(GroupRun& run, Session& session, const Calibration& planned,
+                                     std::span<const double> risks) const {
+    return TryRisks(session, run.plugin(), SpecOf(planned), planned.prefixes, risks,
+                    [&](size_t prefix, const std::string& what, int n_done, int n_total) {
+                      run.Preparing(fmt::format("calibrating on prefix {} of {}: {}", prefix + 1,
+                                                planned.prefixes.size(), what),
+                                    n_done, n_total);
+                    });
+  }
+
+  CalibrateSpec SpecOf(const Calibration& planned) const {
     CalibrateSpec spec;
     spec.policy = planned.policy;
     spec.n_generate = prefixes_.n_generate;
@@ -283,19 +291,20 @@ class Guard : public Experiment {
     spec.on_text = OnText();
     spec.rewrite = rewrite_;
     spec.confidence = confidence_;
+    return spec;
+  }
+
+  Status Calibrate(GroupRun& run, const Calibration& planned, std::span<const Cell> cells) {
+    const Clock::time_point start = Clock::now();
+    const Result<Session*> session = run.OpenSession();
+    if (!session.ok()) return Error{session.error()};
     std::vector<double> risks;
     for (const Cell& cell : cells) risks.push_back(planned.risks.at(cell.id));
-    const Result<std::vector<RiskTrial>> trials =
-        TryRisks(*session.value(), run.plugin(), spec, planned.prefixes, risks,
-                 [&](size_t prefix, const std::string& what, int n_done, int n_total) {
-                   run.Preparing(fmt::format("calibrating on prefix {} of {}: {}", prefix + 1,
-                                             planned.prefixes.size(), what),
-                                 n_done, n_total);
-                 });
+    const Result<std::vector<RiskTrial>> trials = Try(run, *session.value(), planned, risks);
     if (!trials.ok()) return Error{trials.error()};
     const double seconds = SecondsSince(start) / static_cast<double>(cells.size());
     for (size_t i = 0; i < cells.size(); ++i) {
-      const std::vector<Json> lines = TrialLines(trials.value()[i], spec);
+      const std::vector<Json> lines = TrialLines(trials.value()[i], SpecOf(planned));
       thresholds_[cells[i].id] = ReadThreshold(lines);
       CellRecord end;
       end.policy = cells[i].parameters["policy"];
@@ -307,7 +316,7 @@ class Guard : public Experiment {
     return Status();
   }
 
-  // Of this run, or of an earlier one; null: it failed.
+  // Of this process, or of an earlier run; null: not known.
   const GuardThreshold* FindThreshold(GroupRun& run, const std::string& calibration) {
     if (!thresholds_.contains(calibration)) {
       const FinishedCell* kept = run.Kept(calibration);
@@ -317,10 +326,32 @@ class Guard : public Experiment {
     return &thresholds_[calibration];
   }
 
+  // Thresholds that another rank found, or is about to, are found here once more: the same, since
+  // they depend on the spec alone.
+  Status FindThresholds(GroupRun& run, Session& session, const Planned& planned,
+                        std::span<const Cell> cells) {
+    for (const Cell& cell : cells) {
+      const std::string& calibration = planned.ways.at(cell.id).calibration;
+      if (calibration.empty() || FindThreshold(run, calibration) != nullptr) continue;
+      const auto of =
+          std::find_if(calibrations_.begin(), calibrations_.end(),
+                       [&](const auto& known) { return known.second.risks.contains(calibration); });
+      CONDENSE_CHECK(of != calibrations_.end());
+      const double risk = of->second.risks.at(calibration);
+      run.Working(cell, 0);
+      const Result<std::vector<RiskTrial>> trials = Try(run, session, of->second, {&risk, 1});
+      if (!trials.ok()) return Error{"its calibration failed: " + trials.error()};
+      thresholds_[calibration] = ReadThreshold(TrialLines(trials.value()[0], SpecOf(of->second)));
+    }
+    return Status();
+  }
+
   Status Measure(GroupRun& run, const Planned& planned, std::span<const Cell> cells) {
     const Result<Session*> opened = run.OpenSession();
     if (!opened.ok()) return Error{opened.error()};
     Session& session = *opened.value();
+    const Status found = FindThresholds(run, session, planned, cells);
+    if (!found.ok()) return found;
     const Result<DenseReference> reference =
         DecodeReference(run, session, planned.prefix, planned.policies, prefixes_.n_generate,
                         /*to_end=*/false, planned.dense_cell);
@@ -336,11 +367,7 @@ class Guard : public Experiment {
       const GuardThreshold* threshold = nullptr;
       if (!way.calibration.empty()) {
         threshold = FindThreshold(run, way.calibration);
-        if (threshold == nullptr) {
-          const Status failed = run.Fail(cell, "its calibration failed: " + way.calibration);
-          if (!failed.ok()) return failed;
-          continue;
-        }
+        CONDENSE_CHECK(threshold != nullptr);
         spec.way.threshold = threshold->logits;
       }
       run.Working(cell, 0);

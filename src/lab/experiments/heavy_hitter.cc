@@ -3,11 +3,15 @@
 // positions of one stream of 1,024 tokens. The needles are those of `needle`, every one another
 // fact; the perplexity is the text's own, of lab/compare.h's row.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "lab/compare_cells.h"
 #include "lab/experiment.h"
+#include "lab/row_figures.h"
 #include "lab/tasks/item_table.h"
 #include "lab/tasks/needle_items.h"
 #include "metrics/stats.h"
@@ -56,64 +60,141 @@ PublishedFigure Perplexity(const char* policy, const char* value, double figure)
 }
 
 bool IsStream(const Json& parameters) { return parameters.contains("stream"); }
+bool IsBaseline(const std::string& policy) { return policy == "dense" || policy == "control"; }
+
+// Where the needles of a policy stood: what was asked elsewhere is no row of the same table.
+struct Places {
+  std::set<int64_t> contexts;
+  std::set<double> depths;
+
+  bool operator==(const Places&) const = default;
+  void Add(const Json& parameters) {
+    contexts.insert(parameters["context"].get<int64_t>());
+    depths.insert(parameters["depth"].get<double>());
+  }
+  bool Hold(const Json& parameters) const {
+    return contexts.contains(parameters["context"].get<int64_t>()) &&
+           depths.contains(parameters["depth"].get<double>());
+  }
+  std::string Text() const {
+    return fmt::format("needles in contexts of {} tokens at depths {}", fmt::join(contexts, ", "),
+                       fmt::join(depths, ", "));
+  }
+};
+
+// Needles of one setting, of policies asked at the same places and of dense and the control there.
+struct LikeNeedles {
+  std::string model;
+  Places places;
+  ItemGrid grid;
+};
+
+std::vector<LikeNeedles> CollectNeedles(std::span<const FinishedCell> cells) {
+  std::map<std::string, std::map<std::string, Places>> asked;  // by setting and policy
+  for (const FinishedCell& cell : cells) {
+    if (IsStream(cell.parameters)) continue;
+    asked[NeedleSetting(cell.parameters)][cell.parameters["policy"]].Add(cell.parameters);
+  }
+  std::vector<LikeNeedles> all;
+  for (const auto& [setting, by_policy] : asked) {
+    std::vector<Places> tables;
+    for (const auto& [policy, places] : by_policy) {
+      if (!IsBaseline(policy) && std::find(tables.begin(), tables.end(), places) == tables.end())
+        tables.push_back(places);
+    }
+    if (tables.empty()) tables.push_back(by_policy.begin()->second);  // nothing but baselines yet
+    for (const Places& places : tables) {
+      std::string model;
+      const auto column = [&](const Json& parameters) -> std::string {
+        if (IsStream(parameters) || NeedleSetting(parameters) != setting ||
+            !places.Hold(parameters))
+          return "";
+        const std::string policy = parameters["policy"];
+        if (!IsBaseline(policy) && by_policy.at(policy) != places) return "";
+        model = ModelText(parameters);
+        return std::to_string(parameters["context"].get<int64_t>());
+      };
+      for (ItemGrid& grid : ItemGrids(
+               cells, [&](const Json&) { return setting; }, column))
+        all.push_back({model, places, std::move(grid)});
+    }
+  }
+  return all;
+}
 
 // Of one policy on the streams: [n_streams].
 struct StreamFigures {
   std::vector<double> perplexities, changes;  // changes against dense, %
 };
+using StreamsByPolicy = std::map<std::string, StreamFigures>;
 
-std::map<std::string, StreamFigures> ReadStreams(std::span<const FinishedCell> cells,
-                                                 const std::string& model) {
-  std::map<std::string, StreamFigures> figures;
+// "perplexity of the last 32 of 1024 tokens"
+std::string StreamSetting(const Json& parameters) {
+  const int64_t stream = parameters["stream"], context = parameters["context"];
+  return fmt::format("perplexity of the last {} of {} tokens", stream - context - 1, stream);
+}
+
+// A model's, by what streams in one table have in common.
+std::map<std::string, StreamsByPolicy> ReadStreams(std::span<const FinishedCell> cells,
+                                                   const std::string& model) {
+  std::map<std::string, StreamsByPolicy> settings;
   for (const FinishedCell& cell : cells) {
-    if (!IsStream(cell.parameters) || cell.parameters["model"] != model) continue;
+    if (!IsStream(cell.parameters) || ModelText(cell.parameters) != model) continue;
+    StreamsByPolicy& by_policy = settings[StreamSetting(cell.parameters)];
     for (const Json& line : cell.lines) {
       if (line["record"] != "policy" || line["teacher"] != "text") continue;
-      StreamFigures& of = figures[line["policy"]];
+      StreamFigures& of = by_policy[line["policy"]];
       of.perplexities.push_back(line["ppl_sparse"].get<double>());
       of.changes.push_back(100 * (line["ppl_ratio"].get<double>() - 1));
     }
   }
-  return figures;
+  return settings;
 }
 
 std::string MeanText(const std::vector<double>& values, const char* form) {
   return values.empty() ? "–" : fmt::format(fmt::runtime(form), Mean(values));
 }
 
-std::vector<LabTable> Tables(std::span<const FinishedCell> cells) {
+// `of_streams`: their setting, "" where there are none.
+LabTable HitterTable(const LikeNeedles& needles, const std::string& of_streams,
+                     StreamsByPolicy streams) {
   const ExperimentInfo& info = *FindExperiment(kName).value();
-  const auto model = [](const Json& parameters) { return parameters["model"].get<std::string>(); };
-  const auto column = [](const Json& parameters) {
-    return IsStream(parameters) ? "" : std::to_string(parameters["context"].get<int>());
-  };
+  const ItemGrid& grid = needles.grid;
+  LabTable table;
+  table.title = "Heavy hitters and block means; " + grid.title;
+  table.columns = {{"policy", true}, {"first, %", false},   {"answer, %", false, 1},
+                   {"n", false, 1},  {"KV read", false, 2}, {"published", false},
+                   {"PPL", false},   {"ΔPPL", false, 1},    {"published", false}};
+  for (const std::string& policy : grid.policies) {
+    const Json at{{"policy", policy}};
+    const ItemCounts all = grid.Together(policy, false);
+    const StreamFigures& stream = streams[policy];
+    table.rows.push_back({policy, WilsonText(all.n_first, all.n), WilsonText(all.n_full, all.n),
+                          std::to_string(all.n), all.n > 0 ? PercentText(all.ReadShare()) : "–",
+                          PublishedAt(info, kNeedles, at), MeanText(stream.perplexities, "{:.2f}"),
+                          MeanText(stream.changes, "{:+.1f} %"),
+                          PublishedAt(info, kPerplexity, at)});
+  }
+  std::string floors;
+  for (const std::string& context : grid.columns) {
+    if (grid.AtFloor(context, false))
+      floors += (floors.empty() ? "" : ", ") + context + " tokens *";
+  }
+  table.notes =
+      needles.places.Text() + (of_streams.empty() ? "" : "; " + of_streams) +
+      "\nfirst: first tokens of needles that are right, as published; %: with Wilson's interval at "
+      "95 %\n" +
+      (floors.empty() ? "" : floors + "; ") + FloorNote(grid, false) + PublishedNote(info);
+  return table;
+}
+
+std::vector<LabTable> Tables(std::span<const FinishedCell> cells) {
   std::vector<LabTable> tables;
-  for (const ItemGrid& grid : ItemGrids(cells, model, column)) {
-    std::map<std::string, StreamFigures> streams = ReadStreams(cells, grid.title);
-    LabTable table;
-    table.title = "Heavy hitters and block means; " + grid.title;
-    table.columns = {{"policy", true}, {"first, %", false},   {"answer, %", false, 1},
-                     {"n", false, 1},  {"KV read", false, 2}, {"published", false},
-                     {"PPL", false},   {"ΔPPL", false, 1},    {"published", false}};
-    for (const std::string& policy : grid.policies) {
-      const ItemCounts all = grid.Together(policy, false);
-      const StreamFigures& stream = streams[policy];
-      table.rows.push_back(
-          {policy, WilsonText(all.n_first, all.n), WilsonText(all.n_full, all.n),
-           std::to_string(all.n), all.n > 0 ? PercentText(all.ReadShare()) : "–",
-           PublishedAt(info, kNeedles, policy), MeanText(stream.perplexities, "{:.2f}"),
-           MeanText(stream.changes, "{:+.1f} %"), PublishedAt(info, kPerplexity, policy)});
-    }
-    std::string floors;
-    for (const std::string& context : grid.columns) {
-      if (grid.AtFloor(context, false))
-        floors += (floors.empty() ? "" : ", ") + context + " tokens *";
-    }
-    table.notes =
-        "first: first tokens of needles that are right, as published; %: with Wilson's interval at "
-        "95 %\n" +
-        (floors.empty() ? "" : floors + "; ") + FloorNote(grid, false) + PublishedNote(info);
-    tables.push_back(std::move(table));
+  for (const LikeNeedles& needles : CollectNeedles(cells)) {
+    const auto settings = ReadStreams(cells, needles.model);
+    if (settings.empty()) tables.push_back(HitterTable(needles, "", {}));
+    for (const auto& [setting, streams] : settings)
+      tables.push_back(HitterTable(needles, setting, streams));
   }
   return tables;
 }

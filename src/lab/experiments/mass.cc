@@ -6,10 +6,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "base/clock.h"
+#include "base/row_mask.h"
 #include "base/text.h"
 #include "lab/block_recall.h"
 #include "lab/cells.h"
@@ -54,7 +54,7 @@ distant_rows = 32
 block_rows = [16, 32, 64]
 )";
 
-constexpr int kPluginBlockRows = 16, kAnchor = 1, kWindow = 64;
+constexpr int kAnchor = 1, kWindow = 64;
 constexpr const char* kBlockMeans = "block means";
 
 constexpr const char* kPaper = "arXiv 2602.06317 v3, table 3";
@@ -89,7 +89,7 @@ std::vector<PublishedFigure> Published() {
     for (size_t i = 0; i < std::size(kFigures); ++i) {
       PublishedFigure figure;
       figure.metric = kFigures[i].title;
-      figure.at = {{"layer", of.layer}, {"block_rows", kPluginBlockRows}};
+      figure.at = {{"layer", of.layer}, {"block_rows", kBlockRows}};
       figure.value = fmt::format("{:.2f} %", of.figures[i]);
       figure.low = figure.high = of.figures[i] / 100;
       figure.setting = kSetting;
@@ -134,19 +134,15 @@ class Mass : public Experiment {
     layers_ = spec.Ints("layers", 0, CONDENSE_MAX_LAYERS - 1, 0);
     policies_ = spec.Texts("policies", 0);
     distant_rows_ = static_cast<int>(spec.Int("distant_rows", 1, 1'000'000));
-    block_rows_ = spec.Ints("block_rows", kPluginBlockRows, 1 << 16);
+    block_rows_ = spec.Ints("block_rows", kBlockRows, 1 << 16);
     for (int64_t rows : block_rows_) {
-      if (rows % kPluginBlockRows != 0)
-        spec.Fail("block_rows",
-                  fmt::format("{} rows are no whole blocks of {}", rows, kPluginBlockRows));
+      if (rows % kBlockRows != 0)
+        spec.Fail("block_rows", fmt::format("{} rows are no whole blocks of {}", rows, kBlockRows));
     }
     for (const std::string& policy : policies_) {
-      for (const char* key : {"tokens=", "blocks=", "budget="}) {
-        if (policy.find(key) != std::string::npos)
-          spec.Fail("policies",
-                    fmt::format("policy {} has a budget of its own: distant_rows sets it",
-                                Quote(policy)));
-      }
+      if (!BudgetKeyOf(policy).empty())
+        spec.Fail("policies", fmt::format("policy {} has a budget of its own: distant_rows sets it",
+                                          Quote(policy)));
     }
   }
 
@@ -172,7 +168,7 @@ class Mass : public Experiment {
                  {"block_rows", rows},
                  {"distant_rows", distant_rows_},
                  {"layers", LayersText()}};
-        if (rows != kPluginBlockRows) {
+        if (rows != kBlockRows) {
           cells.push_back(MakeCell("mass", prefix.shared, own, prefix.n_rows));
           continue;
         }
@@ -189,17 +185,12 @@ class Mass : public Experiment {
 
   Status RunGroup(GroupRun& run, std::span<const Cell> cells) override {
     const LabPrefix& prefix = groups_.at(cells[0].group);
-    const Result<Session*> session = run.OpenSession();
-    if (!session.ok()) return Error{session.error()};
     std::vector<std::string> specs;
     for (const auto& [policy, arms] : arms_) {
       specs.insert(specs.end(), {arms.base, arms.oracle, arms.policy});
     }
-    const Result<DensePrefillResult> prefill = DensePrefill(
-        *session.value(), run.plugin(), prefix.prompt, specs,
-        [&](int n_done, int n_total) { run.Preparing("dense prefill", n_done, n_total); });
-    if (!prefill.ok()) return Error{prefill.error()};
-    run.Spent("prefill", prefill->seconds);
+    const Result<Session*> session = OpenPrefilled(run, prefix.prompt, specs);
+    if (!session.ok()) return Error{session.error()};
     const Token probe = prefix.continuation.front();
     const Result<std::vector<int>> layers = LayersOf(*session.value(), run.plugin(), probe);
     if (!layers.ok()) return Error{layers.error()};
@@ -214,13 +205,12 @@ class Mass : public Experiment {
  private:
   // With the frame's default anchor and window, whatever the policy's own are.
   static Result<std::string> Spelled(const LabModel& model, const std::string& policy, int blocks) {
-    return model.Canonical(fmt::format("{}{}blocks={},anchor={},window={}", policy,
-                                       policy.find(':') == std::string::npos ? ":" : ",", blocks,
-                                       kAnchor, kWindow));
+    return model.Canonical(
+        WithKeys(policy, fmt::format("blocks={},anchor={},window={}", blocks, kAnchor, kWindow)));
   }
 
   Result<MassArms> ArmsOf(const LabModel& model, const std::string& policy) const {
-    const int blocks = BlocksOf(kPluginBlockRows);
+    const int blocks = BlocksOf(kBlockRows);
     const Result<std::string> spelled = Spelled(model, policy, blocks);
     if (!spelled.ok()) {
       return Error{fmt::format("policy {} has no blocks to be measured: {}", Quote(policy),
@@ -265,7 +255,7 @@ class Mass : public Experiment {
     for (int layer : layers) {
       run.Working(cell, static_cast<double>(lines.size()) / static_cast<double>(layers.size()));
       Result<LayerMass> mass =
-          block_rows == kPluginBlockRows
+          block_rows == kBlockRows
               ? MeasureLayerMass(session, run.plugin(), arms_.at(policy), probe, layer, {})
               : MeasureBlocks(session, run.plugin(), probe, layer, block_rows);
       if (!mass.ok()) return Error{mass.error()};
@@ -274,7 +264,7 @@ class Mass : public Experiment {
     CellRecord end;
     end.policy = policy;
     end.name = PolicyName(policy);
-    end.seconds = static_cast<double>(NsSince(start)) / 1e9;
+    end.seconds = SecondsSince(start);
     return run.Finish(cell, lines, end);
   }
 
@@ -349,9 +339,9 @@ struct MassSetting {
 
 std::vector<MassSetting> Collect(std::span<const FinishedCell> cells) {
   std::vector<MassSetting> settings;
+  const std::string own[] = {"block_rows"};
   for (const FinishedCell& cell : cells) {
-    Json shared = cell.parameters;
-    for (const char* varies : {"text", "offset", "policy", "block_rows"}) shared.erase(varies);
+    Json shared = SharedParameters(cell.parameters, own);
     auto setting = std::find_if(settings.begin(), settings.end(), [&](const MassSetting& known) {
       return CellId(known.shared) == CellId(shared);
     });
@@ -371,27 +361,19 @@ std::vector<MassSetting> Collect(std::span<const FinishedCell> cells) {
   return settings;
 }
 
-// What was published of this layer (none: of any) at this block size, by metric.
-std::map<std::string, std::string> PublishedAt(std::optional<int> layer, int64_t block_rows) {
-  std::map<std::string, std::string> found;
-  for (const PublishedFigure& figure : Published()) {
-    if (figure.at.value("block_rows", int64_t{0}) != block_rows) continue;
-    if (figure.at.contains("layer") ? layer != figure.at["layer"].get<int>() : layer.has_value())
-      continue;
-    found[figure.metric] = figure.value;
-  }
-  return found;
-}
-
+// What was published there; empty where nothing was.
 std::vector<std::string> PublishedRow(const std::string& layer, int64_t block_rows,
-                                      const std::map<std::string, std::string>& figures) {
+                                      const Json& at) {
+  const ExperimentInfo& info = *FindExperiment("mass").value();
   std::vector<std::string> texts = {layer, fmt::format("{}", block_rows), "published, mean keys",
                                     "1"};
+  bool any = false;
   for (const Figure& figure : kFigures) {
-    const auto found = figures.find(figure.title);
-    texts.push_back(found == figures.end() ? "-" : found->second);
+    const std::string value = PublishedAt(info, figure.title, at);
+    any = any || !value.empty();
+    texts.push_back(value.empty() ? "-" : value);
   }
-  return texts;
+  return any ? texts : std::vector<std::string>();
 }
 
 std::string ShareText(const std::vector<double>& sample) {
@@ -421,6 +403,10 @@ LabTable MassTable(const MassSetting& setting) {
       sizes.push_back(row.block_rows);
   }
   std::sort(layers.begin(), layers.end());
+  const auto add_published = [&](const std::string& layer, int64_t size, const Json& at) {
+    std::vector<std::string> row = PublishedRow(layer, size, at);
+    if (!row.empty()) table.rows.push_back(std::move(row));
+  };
   for (int64_t size : sizes) {
     for (int layer : layers) {
       for (const MassRow& row : setting.rows) {
@@ -432,11 +418,9 @@ LabTable MassTable(const MassSetting& setting) {
           texts.push_back(ShareText(row.All(layer, figure.key)));
         table.rows.push_back(std::move(texts));
       }
-      if (const auto figures = PublishedAt(layer, size); !figures.empty())
-        table.rows.push_back(PublishedRow(fmt::format("{}", layer), size, figures));
+      add_published(fmt::format("{}", layer), size, {{"layer", layer}, {"block_rows", size}});
     }
-    if (const auto figures = PublishedAt(std::nullopt, size); !figures.empty())
-      table.rows.push_back(PublishedRow("12 to 22", size, figures));
+    add_published("12 to 22", size, {{"block_rows", size}});
   }
   table.notes = fmt::format(
       "percent of the attention mass, mean over query heads, then over probes (95 %: bootstrap)\n"
@@ -447,7 +431,7 @@ LabTable MassTable(const MassSetting& setting) {
       "reports\n"
       "dense, control  read every row: all the mass, whatever the order of sums\n"
       "published  {}: {}\n",
-      kPluginBlockRows, kPaper, kSetting);
+      kBlockRows, kPaper, kSetting);
   return table;
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lab/experiment.h"
+#include "lab/row_figures.h"
 #include "lab/tasks/item_table.h"
 #include "lab/tasks/needle_items.h"
 
@@ -44,13 +45,6 @@ PublishedFigure Published(const char* policy, const char* value, double n) {
           "arXiv 2602.06317 v3, table 2"};
 }
 
-std::string TitleOf(const Json& parameters) {
-  return fmt::format("{}, sparse from the {}, {} distractors, {} form",
-                     parameters["model"].get<std::string>(),
-                     parameters["sparse_from"].get<std::string>(),
-                     parameters["distractors"].get<int>(), parameters["form"].get<std::string>());
-}
-
 std::string ColumnOf(const Json& parameters) {
   return std::to_string(parameters["context"].get<int>());
 }
@@ -58,7 +52,7 @@ std::string ColumnOf(const Json& parameters) {
 std::vector<LabTable> Tables(std::span<const FinishedCell> cells) {
   const ExperimentInfo& info = *FindExperiment(kName).value();
   std::vector<LabTable> tables;
-  for (const ItemGrid& grid : ItemGrids(cells, TitleOf, ColumnOf)) {
+  for (const ItemGrid& grid : ItemGrids(cells, NeedleSetting, ColumnOf)) {
     LabTable table;
     table.title = "Needle: right answers; " + grid.title;
     table.columns = {{"policy", true}};
@@ -83,7 +77,7 @@ std::vector<LabTable> Tables(std::span<const FinishedCell> cells) {
       row.push_back(WilsonText(all.n_full, all.n));
       row.push_back(std::to_string(all.n));
       row.push_back(all.n > 0 ? PercentText(all.ReadShare()) : "–");
-      row.push_back(PublishedAt(info, kFirst, policy));
+      row.push_back(PublishedAt(info, kFirst, Json{{"policy", policy}}));
       table.rows.push_back(std::move(row));
     }
     table.notes =

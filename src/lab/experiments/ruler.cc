@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lab/experiment.h"
+#include "lab/row_figures.h"
 #include "lab/tasks/item_run.h"
 #include "lab/tasks/item_table.h"
 
@@ -27,7 +28,7 @@ policies = ["mean:budget=8%", "quest:budget=8%", "condense:budget=8%"]
 )";
 
 std::string TitleOf(const Json& parameters) {
-  return fmt::format("{}, {} tokens, {} form", parameters["model"].get<std::string>(),
+  return fmt::format("{}, {} tokens, {} form", ModelText(parameters),
                      parameters["context"].get<int>(), parameters["form"].get<std::string>());
 }
 

@@ -11,8 +11,8 @@
 #include "lab/experiment.h"
 #include "lab/lab_cell.h"
 #include "lab/prefix_rows.h"
+#include "lab/row_figures.h"
 #include "metrics/bootstrap.h"
-#include "metrics/stats.h"
 
 namespace condense {
 namespace {
@@ -98,115 +98,64 @@ class Survival : public Experiment {
   PrefixRows rows_;
 };
 
-// One finished cell in the figures that the tables show.
-struct Sample {
-  double t_div = 0, t_sig = 0;  // beyond the horizon: one more than it
-  bool survived = false;
-  double match = 0, ppl = 0, kl = 0, read = 0, rows = 0;  // ppl: ΔPPL, of dense's continuation
-};
-
-// The runs of one policy at one context.
-struct Row {
-  int64_t context = 0;
-  int horizon = 0;
-  std::string policy;
-  std::vector<Sample> runs;
-
-  std::vector<double> All(double Sample::*figure) const {
-    std::vector<double> values;
-    for (const Sample& run : runs) values.push_back(run.*figure);
-    return values;
-  }
-  bool IsSparse() const { return policy != "dense" && policy != "control"; }
-};
-
-double NumberOf(const Json& line, const char* key) {
-  const auto found = line.find(key);
-  return found != line.end() && found->is_number() ? found->get<double>() : std::nan("");
+// Rows with figures of one context after another; what else sets them apart (the horizon, the
+// cache's types) makes settings of their own.
+std::vector<RowSetting> SettingsOf(std::span<const FinishedCell> cells) {
+  std::vector<RowSetting> settings = CollectSettings(cells);
+  for (RowSetting& setting : settings)
+    std::erase_if(setting.rows, [](const RowRuns& row) { return row.runs.empty(); });
+  std::erase_if(settings, [](const RowSetting& setting) { return setting.rows.empty(); });
+  const auto key = [](const RowSetting& setting) {
+    return std::pair(setting.shared.value("context", int64_t{0}), CellId(setting.shared));
+  };
+  std::sort(settings.begin(), settings.end(),
+            [&](const RowSetting& a, const RowSetting& b) { return key(a) < key(b); });
+  return settings;
 }
 
-// Nothing where the cell is unmet: there are no figures then.
-std::optional<Sample> ReadSample(const FinishedCell& cell, int& horizon) {
-  std::optional<Sample> sample;
-  for (const Json& line : cell.lines) {
-    if (line["record"] != "policy") continue;
-    if (!sample) sample.emplace();
-    // Texts that end early have no second teacher: then KL is of the first.
-    sample->kl = NumberOf(line, "kl_mean");
-    if (line.value("teacher", "") != "greedy") continue;
-    horizon = line.value("n_decisions", 0);
-    const auto place = [&](const char* key) {
-      return line.contains(key) && line[key].is_number() ? line[key].get<double>() : horizon + 1;
-    };
-    sample->t_div = place("t_div");
-    sample->t_sig = place("t_sig");
-    sample->survived = line.value("survived", false);
-    sample->match = NumberOf(line, "tf_match");
-    sample->ppl = NumberOf(line, "ppl_ratio") - 1;
-    sample->read = NumberOf(line, "kv_read_share");
-    sample->rows = NumberOf(line, "nominal_rows_per_query_head");
-  }
-  return sample;
+double TDivOf(const RowRun& run) { return run.t_div; }
+double GreedyMatchOf(const RowRun& run) { return run.greedy->match; }
+double GreedyPplOf(const RowRun& run) { return run.greedy->ppl; }
+double MeanHeadRows(const RowRuns& row) {
+  return Mean(row.All([](const RowRun& run) { return run.head_rows; }));
+}
+double Least(const std::vector<double>& values) {
+  return *std::min_element(values.begin(), values.end());
+}
+std::string ShareText(double share) { return PercentText(share); }
+
+std::vector<std::string> RunTexts(int64_t context, const RowRuns& row) {
+  const std::vector<double> t_div = row.All(TDivOf), match = row.All(GreedyMatchOf),
+                            ppl = row.All(GreedyPplOf), kl = row.All(KlOf);
+  const Interval match_mean = BootstrapInterval(match, Mean), kl_mean = BootstrapInterval(kl, Mean);
+  const int horizon = row.horizon();
+  return {
+      fmt::format("{}", context),
+      row.policy,
+      fmt::format("{:.0f}", MeanHeadRows(row)),
+      PercentText(Mean(row.All([](const RowRun& run) { return run.read; }))),
+      fmt::format("{}", row.runs.size()),
+      fmt::format("{} of {}", row.n_survived(), row.runs.size()),
+      fmt::format("{} ({} to {})", DecisionText(Quantile(t_div, 0.5), horizon),
+                  DecisionText(Least(t_div), horizon), DecisionText(Maximum(t_div), horizon)),
+      DecisionText(Quantile(row.All([](const RowRun& run) { return run.t_sig; }), 0.5), horizon),
+      fmt::format("{} ({:.1f} to {:.1f})", PercentText(Mean(match)), 100 * match_mean.low,
+                  100 * match_mean.high),
+      fmt::format("{} ({:+.1f} to {:+.1f})", ChangeText(Quantile(ppl, 0.5)), 100 * Least(ppl),
+                  100 * Maximum(ppl)),
+      fmt::format("{:.3g} ({:.2g} to {:.2g})", Mean(kl), kl_mean.low, kl_mean.high)};
 }
 
-// By context, then in the order of planning. What makes rows differ beside policy and context (the
-// horizon, the cache's types) makes rows of its own.
-std::vector<Row> CollectRows(std::span<const FinishedCell> cells) {
-  std::map<std::pair<int64_t, std::string>, std::vector<Row>> by_setting;
-  for (const FinishedCell& cell : cells) {
-    int horizon = 0;
-    const std::optional<Sample> sample = ReadSample(cell, horizon);
-    if (!sample) continue;
-    Json setting = cell.parameters;
-    for (const char* varies : {"text", "offset", "policy"}) setting.erase(varies);
-    const int64_t context = cell.parameters.value("context", int64_t{0});
-    const std::string policy = cell.parameters.value("policy", "");
-    std::vector<Row>& rows = by_setting[{context, CellId(setting)}];
-    auto row = std::find_if(rows.begin(), rows.end(),
-                            [&](const Row& known) { return known.policy == policy; });
-    if (row == rows.end()) row = rows.insert(rows.end(), Row{context, horizon, policy, {}});
-    row->runs.push_back(*sample);
-  }
-  std::vector<Row> all;
-  for (auto& [setting, rows] : by_setting) {
-    for (Row& row : rows) all.push_back(std::move(row));
-  }
-  return all;
-}
-
-std::string Percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-std::string Change(double share) { return fmt::format("{:+.1f} %", 100 * share); }
-std::string Decision(double t, int horizon) {
-  return t > horizon ? fmt::format(">{}", horizon) : fmt::format("{:g}", t);
-}
-double Least(std::vector<double> values) { return *std::min_element(values.begin(), values.end()); }
-
-LabTable RunsTable(const std::string& model, const std::vector<Row>& rows) {
+LabTable RunsTable(const std::string& model, const std::vector<RowSetting>& settings) {
   LabTable table;
   table.title = "survival: " + model;
   table.columns = {{"context", false, 0}, {"policy", true, 0}, {"rows", false, 2},
                    {"read", false, 2},    {"n", false, 1},     {"survive", false, 0},
                    {"T_div", false, 0},   {"T_sig", false, 1}, {"TF match", true, 0},
                    {"ΔPPL", true, 1},     {"KL", true, 1}};
-  for (const Row& row : rows) {
-    const std::vector<double> t_div = row.All(&Sample::t_div), match = row.All(&Sample::match),
-                              ppl = row.All(&Sample::ppl), kl = row.All(&Sample::kl);
-    const auto n_survived = std::count_if(row.runs.begin(), row.runs.end(),
-                                          [](const Sample& run) { return run.survived; });
-    const Interval match_mean = BootstrapInterval(match, Mean),
-                   kl_mean = BootstrapInterval(kl, Mean);
-    table.rows.push_back(
-        {fmt::format("{}", row.context), row.policy,
-         fmt::format("{:.0f}", Mean(row.All(&Sample::rows))), Percent(Mean(row.All(&Sample::read))),
-         fmt::format("{}", row.runs.size()), fmt::format("{} of {}", n_survived, row.runs.size()),
-         fmt::format("{} ({} to {})", Decision(Quantile(t_div, 0.5), row.horizon),
-                     Decision(Least(t_div), row.horizon), Decision(Maximum(t_div), row.horizon)),
-         Decision(Quantile(row.All(&Sample::t_sig), 0.5), row.horizon),
-         fmt::format("{} ({:.1f} to {:.1f})", Percent(Mean(match)), 100 * match_mean.low,
-                     100 * match_mean.high),
-         fmt::format("{} ({:+.1f} to {:+.1f})", Change(Quantile(ppl, 0.5)), 100 * Least(ppl),
-                     100 * Maximum(ppl)),
-         fmt::format("{:.3g} ({:.2g} to {:.2g})", Mean(kl), kl_mean.low, kl_mean.high)});
+  for (const RowSetting& setting : settings) {
+    for (const RowRuns& row : setting.rows)
+      table.rows.push_back(RunTexts(setting.shared.value("context", int64_t{0}), row));
   }
   table.notes =
       "T_div, T_sig, ΔPPL  medians over prefixes, with the range of T_div and ΔPPL; ΔPPL on "
@@ -223,28 +172,33 @@ struct Summary {
   int horizon = 0;
 };
 
+void AddRow(const RowRuns& row, Summary& all) {
+  const double median_ppl = Quantile(row.All(GreedyPplOf), 0.5);
+  all.horizon = std::max(all.horizon, row.horizon());
+  all.median_t_div.push_back(Quantile(row.All(TDivOf), 0.5));
+  all.median_ppl.push_back(median_ppl);
+  // The least support of the published count, 193 rows; a partly visible block moves the mean.
+  if (row.IsBaseline() || MeanHeadRows(row) >= 185) {
+    ++all.n_large;
+    all.n_near += std::abs(median_ppl) <= 0.05 ? 1 : 0;
+  }
+  all.n_survived += row.n_survived();
+  for (const RowRun& run : row.runs) {
+    ++all.n_runs;
+    all.n_low += run.greedy->match < 0.7 ? 1 : 0;
+    all.n_low_high += run.greedy->match < 0.7 && run.greedy->ppl > 1 ? 1 : 0;
+    all.t_div.push_back(run.t_div);
+    all.match.push_back(run.greedy->match);
+    all.ppl.push_back(run.greedy->ppl);
+  }
+}
+
 // `sparse`: of the policies; else of the control.
-Summary Summarise(const std::vector<Row>& rows, bool sparse) {
+Summary Summarise(const std::vector<RowSetting>& settings, bool sparse) {
   Summary all;
-  for (const Row& row : rows) {
-    if (sparse ? !row.IsSparse() : row.policy != "control") continue;
-    const double median_ppl = Quantile(row.All(&Sample::ppl), 0.5);
-    all.horizon = std::max(all.horizon, row.horizon);
-    all.median_t_div.push_back(Quantile(row.All(&Sample::t_div), 0.5));
-    all.median_ppl.push_back(median_ppl);
-    // The least support of the published count, 193 rows; a partly visible block moves the mean.
-    if (!sparse || Mean(row.All(&Sample::rows)) >= 185) {
-      ++all.n_large;
-      all.n_near += std::abs(median_ppl) <= 0.05 ? 1 : 0;
-    }
-    for (const Sample& run : row.runs) {
-      ++all.n_runs;
-      all.n_survived += run.survived ? 1 : 0;
-      all.n_low += run.match < 0.7 ? 1 : 0;
-      all.n_low_high += run.match < 0.7 && run.ppl > 1 ? 1 : 0;
-      all.t_div.push_back(run.t_div);
-      all.match.push_back(run.match);
-      all.ppl.push_back(run.ppl);
+  for (const RowSetting& setting : settings) {
+    for (const RowRuns& row : setting.rows) {
+      if (sparse ? !row.IsBaseline() : row.policy == "control") AddRow(row, all);
     }
   }
   return all;
@@ -256,26 +210,26 @@ std::map<std::string, std::string> SummaryTexts(const Summary& all) {
   const auto range = [](const std::vector<double>& values, auto&& shown) {
     return shown(Least(values)) + " to " + shown(Maximum(values));
   };
-  const auto decision = [&](double t) { return Decision(t, all.horizon); };
+  const auto decision = [&](double t) { return DecisionText(t, all.horizon); };
   return {{kRunsSurvive, fmt::format("{} of {} (95 %: {:.0f} to {:.0f} %)", all.n_survived,
                                      all.n_runs, 100 * survive.low, 100 * survive.high)},
           {kMedianTDiv, range(all.median_t_div, decision)},
           {kLargestTDiv, decision(Maximum(all.t_div))},
-          {kMatch, range(all.match, Percent)},
-          {kMedianPpl, range(all.median_ppl, Change)},
-          {kWorstPpl, Change(Maximum(all.ppl))},
+          {kMatch, range(all.match, ShareText)},
+          {kMedianPpl, range(all.median_ppl, ChangeText)},
+          {kWorstPpl, ChangeText(Maximum(all.ppl))},
           {kNearPpl, fmt::format("{} of {}", all.n_near, all.n_large)},
           {kLowMatch, fmt::format("{} of {}", all.n_low_high, all.n_low)}};
 }
 
-LabTable PublishedTable(const std::string& model, const std::vector<Row>& rows,
+LabTable PublishedTable(const std::string& model, const std::vector<RowSetting>& settings,
                         const ExperimentInfo& info) {
   LabTable table;
   table.title = fmt::format("{}, beside {} ({})", model, kPaper, kSetting);
   table.columns = {
       {"", true, 0}, {"published", true, 0}, {"here", true, 0}, {"here, control", true, 1}};
-  const auto sparse = SummaryTexts(Summarise(rows, true));
-  const auto control = SummaryTexts(Summarise(rows, false));
+  const auto sparse = SummaryTexts(Summarise(settings, true));
+  const auto control = SummaryTexts(Summarise(settings, false));
   const auto shown = [](const std::map<std::string, std::string>& texts, const std::string& name) {
     const auto found = texts.find(name);
     return found == texts.end() ? "-" : found->second;
@@ -297,10 +251,10 @@ std::vector<LabTable> SurvivalTables(std::span<const FinishedCell> cells) {
   std::vector<LabTable> tables;
   const ExperimentInfo& info = *FindExperiment("survival").value();
   for (const auto& [model, own] : by_model) {
-    const std::vector<Row> rows = CollectRows(own);
-    if (rows.empty()) continue;
-    tables.push_back(RunsTable(model, rows));
-    tables.push_back(PublishedTable(model, rows, info));
+    const std::vector<RowSetting> settings = SettingsOf(own);
+    if (settings.empty()) continue;
+    tables.push_back(RunsTable(model, settings));
+    tables.push_back(PublishedTable(model, settings, info));
   }
   return tables;
 }

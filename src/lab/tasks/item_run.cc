@@ -120,7 +120,7 @@ Result<ItemRecord> AnswerItem(Session& session, const Plugin& plugin, const Task
     }
   }
   const CounterSnapshot counters = plugin.Counters();
-  const bool sparse = record.spec.rfind("dense", 0) != 0;
+  const bool sparse = !IsDense(record.spec);
   const Status measured = CheckCounters(policy, sparse, counters);
   if (!measured.ok()) return Error{measured.error()};
   record.Count(counters);

@@ -73,6 +73,15 @@ std::vector<ItemGrid> ItemGrids(std::span<const FinishedCell> cells,
   return grids;
 }
 
+std::string ModelText(const Json& parameters) {
+  std::string text = parameters["model"].get<std::string>();
+  for (const auto& [key, name] : {std::pair("k_type", "keys"), std::pair("v_type", "values")}) {
+    if (parameters.contains(key))
+      text += fmt::format(", {} {}", parameters[key].get<std::string>(), name);
+  }
+  return text;
+}
+
 std::string CountText(int n_right, int n) {
   return n == 0 ? "–" : fmt::format("{}/{}", n_right, n);
 }
@@ -83,8 +92,6 @@ std::string WilsonText(int n_right, int n) {
   return fmt::format("{:.0f} ({:.0f} to {:.0f})", 100.0 * n_right / n, 100 * interval.low,
                      100 * interval.high);
 }
-
-std::string PercentText(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
 std::string FloorMarked(const ItemGrid& grid, const std::string& column, bool scored) {
   return column + (grid.AtFloor(column, scored) ? " *" : "");
@@ -97,14 +104,6 @@ std::string FloorNote(const ItemGrid& grid, bool scored) {
   return fmt::format(
       "* dense itself is right on fewer than {:.0f} %: at its floor, left out of what is summed\n",
       100 * kFloorShare);
-}
-
-std::string PublishedAt(const ExperimentInfo& info, const std::string& metric,
-                        const std::string& policy) {
-  for (const PublishedFigure& figure : info.published) {
-    if (figure.metric == metric && figure.at.value("policy", "") == policy) return figure.value;
-  }
-  return "";
 }
 
 std::string PublishedNote(const ExperimentInfo& info) {

@@ -45,20 +45,18 @@ std::vector<ItemGrid> ItemGrids(std::span<const FinishedCell> cells,
                                 const std::function<std::string(const Json& parameters)>& title,
                                 const std::function<std::string(const Json& parameters)>& column);
 
+// A cell's model, and its cache's types where they are not f16: "m.gguf@1a2b3c4d, q8_0 keys".
+std::string ModelText(const Json& parameters);
+
 // "24/45"; "–" of none.
 std::string CountText(int n_right, int n);
 // "53 (39 to 67)": per cent with Wilson's interval at 95 %; "–" of none.
 std::string WilsonText(int n_right, int n);
-// "8.0 %"
-std::string PercentText(double share);
 // A column's title, "*" behind it where it is at its floor; and the line below the table that says
 // what that means, "" where none is.
 std::string FloorMarked(const ItemGrid& grid, const std::string& column, bool scored);
 std::string FloorNote(const ItemGrid& grid, bool scored);
-// What was published of a metric at a policy, "" of none; and the line below the table that says on
-// what, "" where nothing is.
-std::string PublishedAt(const ExperimentInfo& info, const std::string& metric,
-                        const std::string& policy);
+// The line below the table that says what the published figures are of, "" where there are none.
 std::string PublishedNote(const ExperimentInfo& info);
 
 }  // namespace condense

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "lab/tasks/facts.h"
+#include "lab/tasks/item_table.h"
 #include "lab/tasks/needle.h"
 
 namespace condense {
@@ -27,6 +28,13 @@ NeedleGrid ReadNeedleGrid(SpecReader& spec) {
   grid.n_generate = static_cast<int>(spec.Int("tokens", 1, 1000));
   grid.policies = spec.Texts("policies", 0);
   return grid;
+}
+
+std::string NeedleSetting(const Json& parameters) {
+  return fmt::format("{}, sparse from the {}, {} distractors, {} form, {} tokens",
+                     ModelText(parameters), parameters["sparse_from"].get<std::string>(),
+                     parameters["distractors"].get<int>(), parameters["form"].get<std::string>(),
+                     parameters["tokens"].get<int>());
 }
 
 Status PlanNeedles(LabModel& model, const std::string& experiment, const NeedleGrid& grid,

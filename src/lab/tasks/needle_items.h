@@ -31,6 +31,11 @@ struct NeedleGrid {
 // tokens and policies.
 NeedleGrid ReadNeedleGrid(SpecReader& spec);
 
+// What needles in one table have in common, its title: "m.gguf@1a2b3c4d, sparse from the question,
+// 2 distractors, chat form, 8 tokens". Contexts, depths, facts and where they stand in which text
+// are what a table counts over.
+std::string NeedleSetting(const Json& parameters);
+
 // Every context × depth × fact × sparse_from. Where `unlike`, no two items of a context ask for the
 // same fact; else each depth has the same ones. Errors: a text that is too short or is not there, a
 // policy that the plug-in refuses, a context beyond what the model takes.
