@@ -71,7 +71,7 @@ class GroupRun {
   // call. Errors: no memory.
   virtual Result<Session*> OpenSession() = 0;
 
-  // A cell of the group that an earlier run finished; null: none of this id.
+  // A cell of the experiment that an earlier run finished; null: none such.
   virtual const FinishedCell* Kept(const std::string& id) = 0;
 
   // The cell under way, and how much of it is done: at least every few seconds, for the progress

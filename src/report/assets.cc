@@ -48,6 +48,9 @@ CONDENSE_ASSET(lab_heat, CONDENSE_ASSET_DIR "/lab_heat.vl.json");
 CONDENSE_ASSET(lab_speed, CONDENSE_ASSET_DIR "/lab_speed.vl.json");
 CONDENSE_ASSET(lab_layer_mass, CONDENSE_ASSET_DIR "/lab_layer_mass.vl.json");
 CONDENSE_ASSET(lab_split, CONDENSE_ASSET_DIR "/lab_split.vl.json");
+CONDENSE_ASSET(lab_draft_places, CONDENSE_ASSET_DIR "/lab_draft_places.vl.json");
+CONDENSE_ASSET(lab_draft_speed, CONDENSE_ASSET_DIR "/lab_draft_speed.vl.json");
+CONDENSE_ASSET(lab_guard, CONDENSE_ASSET_DIR "/lab_guard.vl.json");
 CONDENSE_ASSET(vega, CONDENSE_VEGA_BUNDLE);
 
 namespace condense::report {
@@ -82,6 +85,9 @@ const std::array kEntries = {
     Entry CONDENSE_ENTRY("lab_speed.vl.json", lab_speed),
     Entry CONDENSE_ENTRY("lab_layer_mass.vl.json", lab_layer_mass),
     Entry CONDENSE_ENTRY("lab_split.vl.json", lab_split),
+    Entry CONDENSE_ENTRY("lab_draft_places.vl.json", lab_draft_places),
+    Entry CONDENSE_ENTRY("lab_draft_speed.vl.json", lab_draft_speed),
+    Entry CONDENSE_ENTRY("lab_guard.vl.json", lab_guard),
     Entry CONDENSE_ENTRY("vega_bundle.js", vega),
 };
 

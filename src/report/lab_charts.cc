@@ -12,6 +12,7 @@
 #include "report/grid_charts.h"
 #include "report/html.h"
 #include "report/lab_cost_charts.h"
+#include "report/lab_decoding_charts.h"
 
 namespace condense::report {
 namespace {
@@ -343,6 +344,9 @@ std::vector<Chart> MakeLabCharts(const LabView& lab) {
   AddLayerMass(lab, charts);
   AddSpeedByDepth(lab, charts);
   AddCostSplit(lab, charts);
+  AddDraftPlaces(lab, charts);
+  AddDraftSpeeds(lab, charts);
+  AddGuardRisks(lab, charts);
   Describe(charts, lab.view);
   return charts;
 }

@@ -10,6 +10,7 @@
 #include "metrics/stats.h"
 #include "report/html.h"
 #include "report/lab_charts.h"
+#include "report/lab_decoding_findings.h"
 #include "report/tables.h"
 
 namespace condense::report {
@@ -255,8 +256,8 @@ RunsLost CountLost(const LabView& lab, const std::string& teacher) {
 
 std::string LabFindingsHtml(const LabView& lab) {
   std::string out;
-  for (const std::string& said :
-       {Items(lab), StepByStep(lab), Autonomous(lab), Masses(lab), Speed(lab)})
+  for (const std::string& said : {Items(lab), StepByStep(lab), Autonomous(lab), Masses(lab),
+                                  Speed(lab), DraftsSaid(lab), GuardsSaid(lab)})
     if (!said.empty()) out += "<p>" + said + "</p>\n";
   if (!out.empty()) return out;
   return lab.lab->n_done == 0

@@ -27,7 +27,8 @@ bool IsSameRun(const Json& a, const Json& b) {
 
 // Lines of a cell that a page shows.
 bool IsShown(const std::string& kind) {
-  return kind == "policy" || kind == "item" || kind == "layer" || kind == "layer_mass";
+  return kind == "policy" || kind == "item" || kind == "exact" || kind == "guard" ||
+         kind == "layer" || kind == "layer_mass";
 }
 
 void AddOnce(std::vector<std::string>& list, const std::string& text) {

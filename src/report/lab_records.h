@@ -27,8 +27,9 @@ struct LabRun {
 struct LabRecords {
   std::string experiment;
   std::vector<std::string> files{};  // that hold its lines, in the order of reading
-  // Under `policies` every line that is of a policy, `policy` and `item` lines alike, each with the
-  // parameters of its cell as fields; under `layers` the same. No steps and no maps.
+  // Under `policies` every line that is of a policy, `policy`, `item`, `exact` and `guard` lines
+  // alike, each with the parameters of its cell as fields; under `layers` the same. No steps and no
+  // maps.
   RunRecords records{};
   std::vector<Json> masses{};       // `layer_mass` lines, the cell's parameters under `parameters`
   std::vector<LabRun> runs{};       // one for each model, program and machine
