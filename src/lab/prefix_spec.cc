@@ -68,6 +68,7 @@ Result<std::vector<LabPrefix>> PlanPrefixes(LabModel& model, const PrefixSpec& s
         prefix.shared = model.Parameters();
         prefix.shared["text"] = parameter;
         prefix.shared["context"] = context;
+        prefix.context = context;
         prefix.shared["offset"] = offset;
         prefix.text = name;
         prefix.text_sha256 = text.value()->sha256;

@@ -27,6 +27,7 @@ struct LabPrefix {
   Json shared;                    // LabModel::Parameters() with context, text and offset
   std::string text, text_sha256;  // as the spec names it; of the whole file
   int64_t offset = 0;
+  int64_t context = 0;              // tokens, BOS not counted
   int n_rows = 0;                   // of the KV cache: prompt and generated tokens
   std::vector<Token> prompt;        // BOS first where the model asks for one
   std::vector<Token> continuation;  // the text's own next n_generate tokens
