@@ -61,6 +61,7 @@ RowRun ReadRun(const FinishedCell& cell) {
 std::string SampleText(std::span<const double> sample, const char* sign) {
   if (sample.empty()) return "-";
   const auto number = [&](double value) {
+    if (std::abs(value) < 1e-12) value = 0;  // what differences leave of equal figures
     return *sign == '+' ? fmt::format("{:+.3g}", value) : fmt::format("{:.3g}", value);
   };
   if (sample.size() == 1) return number(sample[0]);
