@@ -13,6 +13,7 @@
 #include <fstream>
 #include <list>
 #include <string>
+#include <vector>
 
 #include "lab/ranks/transport.h"
 
@@ -72,6 +73,7 @@ class MpiTransport : public Transport {
   MpiTransport() {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &n_ranks_);
+    receiving_.resize(static_cast<size_t>(n_ranks_));
     // What cannot be sent or received is silence, and RankLink counts how long that lasts.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   }
@@ -89,16 +91,17 @@ class MpiTransport : public Transport {
 
   bool Receive(int& from, std::string& bytes) override {
     DropSent();
-    int is_there = 0, length = 0;
-    MPI_Status status;
-    if (MPI_Iprobe(MPI_ANY_SOURCE, kTag, MPI_COMM_WORLD, &is_there, &status) != MPI_SUCCESS ||
-        !is_there)
-      return false;
-    MPI_Get_count(&status, MPI_BYTE, &length);
-    from = status.MPI_SOURCE;
-    bytes.resize(static_cast<size_t>(length));
-    return MPI_Recv(bytes.data(), length, MPI_BYTE, from, kTag, MPI_COMM_WORLD,
-                    MPI_STATUS_IGNORE) == MPI_SUCCESS;
+    for (int source = 0; source < n_ranks_; ++source) {
+      Receiving& receiving = receiving_[static_cast<size_t>(source)];
+      if (receiving.request == MPI_REQUEST_NULL && !Begin(source, receiving)) continue;
+      int is_done = 0;
+      if (MPI_Test(&receiving.request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !is_done)
+        continue;
+      from = source;
+      bytes = std::move(receiving.bytes);
+      return true;
+    }
+    return false;
   }
 
   void Leave(int code) override {
@@ -119,6 +122,27 @@ class MpiTransport : public Transport {
     MPI_Request request;
   };
 
+  // A message that has begun to come. Of one whose sender died in the middle the rest never comes:
+  // it stays here, and MPI_Recv would have waited for it for ever.
+  struct Receiving {
+    std::string bytes;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+
+  // False where there is none. One at a time of a source, since messages must keep their order.
+  static bool Begin(int source, Receiving& receiving) {
+    int is_there = 0, length = 0;
+    MPI_Message message;
+    MPI_Status status;
+    if (MPI_Improbe(source, kTag, MPI_COMM_WORLD, &is_there, &message, &status) != MPI_SUCCESS ||
+        !is_there)
+      return false;
+    MPI_Get_count(&status, MPI_BYTE, &length);
+    receiving.bytes.resize(static_cast<size_t>(length));
+    return MPI_Imrecv(receiving.bytes.data(), length, MPI_BYTE, &message, &receiving.request) ==
+           MPI_SUCCESS;
+  }
+
   void DropSent() {
     std::erase_if(sending_, [](Sending& sending) {
       int is_done = 0;
@@ -128,6 +152,7 @@ class MpiTransport : public Transport {
 
   int rank_ = 0, n_ranks_ = 1;
   std::list<Sending> sending_;
+  std::vector<Receiving> receiving_;  // by source
 };
 
 }  // namespace
