@@ -74,13 +74,11 @@ Status CutIntoPrefixes(const CalibrateFlags& flags, Setup& setup) {
       CutTexts(*setup.model, flags.decode, setup.texts,
                {flags.n_prefixes, flags.prompt_tokens, flags.n_generate});
   if (!prefixes.ok()) return Error{prefixes.error()};
-  int64_t n_held_out = 0;
   for (size_t i = 0; i < prefixes->size(); ++i) {
     const Prefix& prefix = prefixes.value()[i];
     setup.prefixes.push_back({{prefix.prompt, prefix.continuation}, IsHeldOut(i)});
-    n_held_out += setup.prefixes.back().held_out;
   }
-  setup.n_held_out = n_held_out * (flags.n_generate - 1);
+  setup.n_held_out = HeldOutDecisions(prefixes->size(), flags.n_generate);
   if (MostThatMayDiffer(setup.spec.risk, setup.n_held_out, setup.spec.confidence) < 0) {
     return Error{fmt::format(
         "{} decisions held out cannot certify a risk of {} with confidence {}: without a single "

@@ -12,9 +12,6 @@
 namespace condense {
 namespace {
 
-// Each of two logits may move by the largest difference that was seen.
-constexpr float kTieFactor = 2;
-
 Result<IdentityProbe> Probe(Session& session, std::span<const Token> tokens) {
   Progress progress;
   return ProbeIdentity(session, tokens, [&](int n_done, int n_total) {
@@ -63,17 +60,10 @@ int ExactMode::RowsWanted() const {
   return std::max(2, std::min(ExactOptions::RowsOf(sources_, draft_tokens_), n_generate_));
 }
 
-std::vector<Token> ExactMode::SomeTokens(const std::vector<Token>& prompt, int n) {
-  std::vector<Token> tokens;
-  for (int i = 0; i < n; ++i)
-    tokens.push_back(prompt[prompt.size() - 1 - static_cast<size_t>(i) % prompt.size()]);
-  return tokens;
-}
-
 Status ExactMode::MakeIdentical(const std::string& path, const std::vector<Token>& prompt,
                                 const Open& open, OpenModel& opened) {
   const int wanted = RowsWanted();
-  const std::vector<Token> tokens = SomeTokens(prompt, wanted);
+  const std::vector<Token> tokens = ProbeTokens(prompt, wanted);
   const Result<IdentityProbe> repacked = Probe(*opened.session, tokens);
   if (!repacked.ok()) return Error{repacked.error()};
   most_rows_ = repacked->equal_rows;
@@ -107,18 +97,14 @@ Status ExactMode::Begin(Session& session, const Plugin& plugin, const std::vecto
   // Where no number of rows is identical, the drafts are as long as was asked for.
   const int rows = most_rows_ > 1 ? std::min(most_rows_, RowsWanted()) : RowsWanted();
   if (room > 0) {
-    const Result<IdentityProbe> probe = Probe(session, SomeTokens(prompt, std::min(rows, room)));
+    const Result<IdentityProbe> probe = Probe(session, ProbeTokens(prompt, std::min(rows, room)));
     if (!probe.ok()) return Error{probe.error()};
     probe_ = probe.value();
   }
-  ExactOptions options;
-  options.draft_tokens = draft_tokens_;
-  options.most_rows = std::max(2, probe_.equal_rows > 1 ? probe_.equal_rows : rows);
-  if (probe_.equal_rows == 1 && probe_.probed_rows > 1)
-    options.tie_margin = kTieFactor * probe_.largest_difference;
   policies_ = std::make_unique<PolicySwitch>(plugin);
   Result<std::unique_ptr<ExactDecoder>> decoder =
-      ExactDecoder::Make(session, plugin, MakeDrafts(sources_, *policies_), options);
+      ExactDecoder::Make(session, plugin, MakeDrafts(sources_, *policies_),
+                         ExactOptions::Of(probe_, rows, draft_tokens_));
   if (!decoder.ok()) return Error{decoder.error()};
   decoder_ = std::move(decoder.value());
   if (room > 0) {

@@ -68,8 +68,6 @@ class ExactMode {
  private:
   ExactMode() = default;
   int RowsWanted() const;
-  // So many tokens of a prompt, from its end backwards, over and over where it is short.
-  static std::vector<Token> SomeTokens(const std::vector<Token>& prompt, int n);
 
   std::string draft_;  // as it was spelled; "": the policy in force
   DraftText sources_;

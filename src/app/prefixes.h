@@ -8,13 +8,9 @@
 #include "app/prompt.h"
 #include "base/result.h"
 #include "decode/model.h"
+#include "lab/held_out.h"
 
 namespace condense {
-
-// Of every so many prefixes the first is searched on, the others are held out.
-inline constexpr int kSearchEvery = 4;
-inline bool IsHeldOut(size_t index) { return index % kSearchEvery != 0; }
-inline int CountSearched(int n_prefixes) { return (n_prefixes + kSearchEvery - 1) / kSearchEvery; }
 
 struct PrefixCut {
   int n_prefixes = 4;

@@ -12,12 +12,22 @@ namespace condense {
 namespace {
 
 constexpr int kAutoRows = 9;
+constexpr float kTieFactor = 2;  // each of two logits may move by the largest difference seen
 
 }  // namespace
 
 int ExactOptions::RowsOf(const DraftText& draft, int draft_tokens) {
   if (draft_tokens > 0) return draft_tokens + 1;
   return draft.looks_up ? kMostDrafted + 1 : kAutoRows;
+}
+
+ExactOptions ExactOptions::Of(const IdentityProbe& probe, int n_rows, int draft_tokens) {
+  ExactOptions options;
+  options.draft_tokens = draft_tokens;
+  options.most_rows = std::max(2, probe.equal_rows > 1 ? probe.equal_rows : n_rows);
+  if (probe.equal_rows == 1 && probe.probed_rows > 1)
+    options.tie_margin = kTieFactor * probe.largest_difference;
+  return options;
 }
 
 int64_t ExactCounters::drafted() const {

@@ -31,6 +31,9 @@ struct ExactOptions {
   // Rows of a call that verifies the longest draft of `draft_tokens`, as below: where the length is
   // chosen, long ones pay where they are free.
   static int RowsOf(const DraftText& draft, int draft_tokens);
+  // As a probe allows. `n_rows`: what a call is to verify where no number of several rows is
+  // identical to single ones; near ties are counted then.
+  static ExactOptions Of(const IdentityProbe& probe, int n_rows, int draft_tokens);
 
   int draft_tokens = 0;              // 1 .. kMostDrafted; 0: chosen by cost and acceptance
   int most_rows = kMostDrafted + 1;  // rows a call may verify, at least 2

@@ -35,6 +35,13 @@ Status TakeSingles(Session& session, std::span<const Token> tokens, IdentityProb
 
 }  // namespace
 
+std::vector<Token> ProbeTokens(std::span<const Token> prompt, int n) {
+  std::vector<Token> tokens;
+  for (int i = 0; i < n; ++i)
+    tokens.push_back(prompt[prompt.size() - 1 - static_cast<size_t>(i) % prompt.size()]);
+  return tokens;
+}
+
 Result<IdentityProbe> ProbeIdentity(Session& session, std::span<const Token> tokens,
                                     const std::function<void(int n_done, int n_total)>& progress) {
   const int begin = session.position(), n = static_cast<int>(tokens.size());

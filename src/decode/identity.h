@@ -22,6 +22,9 @@ struct IdentityProbe {
   std::vector<double> seconds;
 };
 
+// n tokens to probe with: the prompt's last, backwards, from its end again where it is short.
+std::vector<Token> ProbeTokens(std::span<const Token> prompt, int n);
+
 // Decodes `tokens` behind what is in the cache, one by one and then in calls of 2, 3, ...,
 // tokens.size() rows, compares the logits and removes the rows; ends where rows differ, unless they
 // do from the first. The policy in force must be dense, and the context have room. Fails where a

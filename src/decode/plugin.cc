@@ -39,6 +39,14 @@ const char* FallbackName(int reason) {
   return reason >= 0 && reason < CONDENSE_FALLBACK_COUNT ? kFallbackNames[reason] : "unknown";
 }
 
+std::map<std::string, uint64_t> FallbackCounts(const condense_counters& counters) {
+  std::map<std::string, uint64_t> counts;
+  for (int reason = 0; reason < CONDENSE_FALLBACK_COUNT; ++reason) {
+    if (counters.fallbacks[reason] > 0) counts[FallbackName(reason)] = counters.fallbacks[reason];
+  }
+  return counts;
+}
+
 std::string ExecutableDirectory() {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);

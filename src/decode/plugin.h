@@ -5,6 +5,7 @@
 #include <condense/condense.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct CounterSnapshot {
 
 // "short", "nan", "bias", "layer", "budget": the reason's name in records.
 const char* FallbackName(int reason);
+// By name, where there were any.
+std::map<std::string, uint64_t> FallbackCounts(const condense_counters& counters);
 
 class Plugin {
  public:

@@ -341,11 +341,6 @@ class Comparison {
   void AddRecords(const std::string& name, const std::string& policy_spec, const Teacher& teacher,
                   const std::vector<TeacherStep>& steps, const CounterSnapshot& counters,
                   const std::map<int, ObservedMass::Layer>& layers, CompareRow& row) const {
-    const StepCounts& total = counters.total;
-    const double n_steps = static_cast<double>(std::max<uint64_t>(total.steps(), 1));
-    const double kv_heads = static_cast<double>(std::max<uint64_t>(counters.process.n_kv_heads, 1));
-    const double q_heads =
-        static_cast<double>(std::max<uint64_t>(counters.process.n_query_heads, 1));
     PolicyRecord record;
     record.policy = name;
     record.name = PolicyName(name);
@@ -353,23 +348,7 @@ class Comparison {
     record.teacher = teacher.name;
     record.n_prompt = prompt_.n_prompt;
     record.figures = SummariseTeacher(steps);
-    record.kv_read_share = total.ReadShare();
-    record.k_bytes = total.k_bytes;
-    record.v_bytes = total.v_bytes;
-    record.summary_bytes = total.summary_bytes;
-    record.dense_bytes = total.dense_bytes;
-    record.unique_rows_per_kv_head = static_cast<double>(total.unique_rows) / n_steps / kv_heads;
-    record.nominal_rows_per_query_head =
-        static_cast<double>(total.nominal_rows) / n_steps / q_heads;
-    record.visible_rows = static_cast<double>(total.visible_rows) / n_steps;
-    record.sparse_steps = total.sparse_steps;
-    record.dense_steps = total.dense_steps;
-    record.rebuilds = counters.process.rebuilds;
-    for (int reason = 0; reason < CONDENSE_FALLBACK_COUNT; ++reason) {
-      if (counters.process.fallbacks[reason] > 0) {
-        record.fallbacks[FallbackName(reason)] = counters.process.fallbacks[reason];
-      }
-    }
+    Count(counters, record);
     row.teachers.push_back(std::move(record));
     for (const TeacherStep& step : steps) row.steps.push_back({name, teacher.name, step});
     for (size_t layer = 0; layer < counters.layers.size(); ++layer) {
@@ -387,8 +366,9 @@ class Comparison {
         out.omitted_mass_heads = seen->second.head_means;
       }
       out.read_share = counts.ReadShare();
-      out.unique_rows =
-          static_cast<double>(counts.unique_rows) / static_cast<double>(counts.steps()) / kv_heads;
+      out.unique_rows = static_cast<double>(counts.unique_rows) /
+                        static_cast<double>(counts.steps()) /
+                        static_cast<double>(std::max<uint64_t>(counters.process.n_kv_heads, 1));
       row.layers.push_back(std::move(out));
     }
   }
@@ -424,6 +404,26 @@ class Comparison {
 };
 
 }  // namespace
+
+void Count(const CounterSnapshot& counters, PolicyRecord& record) {
+  const StepCounts& total = counters.total;
+  const auto number = [](uint64_t n) { return static_cast<double>(std::max<uint64_t>(n, 1)); };
+  const double n_steps = number(total.steps());
+  record.kv_read_share = total.ReadShare();
+  record.k_bytes = total.k_bytes;
+  record.v_bytes = total.v_bytes;
+  record.summary_bytes = total.summary_bytes;
+  record.dense_bytes = total.dense_bytes;
+  record.unique_rows_per_kv_head =
+      static_cast<double>(total.unique_rows) / n_steps / number(counters.process.n_kv_heads);
+  record.nominal_rows_per_query_head =
+      static_cast<double>(total.nominal_rows) / n_steps / number(counters.process.n_query_heads);
+  record.visible_rows = static_cast<double>(total.visible_rows) / n_steps;
+  record.sparse_steps = total.sparse_steps;
+  record.dense_steps = total.dense_steps;
+  record.rebuilds = counters.process.rebuilds;
+  record.fallbacks = FallbackCounts(counters.process);
+}
 
 Status CheckCounters(const std::string& policy, bool sparse, const CounterSnapshot& counters) {
   const StepCounts& total = counters.total;

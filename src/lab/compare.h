@@ -71,6 +71,9 @@ struct CompareEvents {
 Status Compare(Session& session, const Plugin& plugin, const CompareSpec& spec,
                const CompareEvents& events);
 
+// The record's figures that are of counters.
+void Count(const CounterSnapshot& counters, PolicyRecord& record);
+
 // Why a row's counters are no measurement of its policy, or success. `sparse`: a policy that leaves
 // rows out.
 Status CheckCounters(const std::string& policy, bool sparse, const CounterSnapshot& counters);

@@ -14,7 +14,6 @@ namespace condense {
 namespace {
 
 constexpr const char* kDense = "dense";
-constexpr float kTieFactor = 2;  // each of two logits may move by the largest difference seen
 
 // A draft as it was proposed; `at`: tokens of the history before it.
 struct Proposed {
@@ -138,7 +137,8 @@ class Measurement {
       source = std::make_unique<NotedDraft>(std::move(source), noted);
     }
     Result<std::unique_ptr<ExactDecoder>> decoder =
-        ExactDecoder::Make(session_, plugin_, std::move(sources), Options());
+        ExactDecoder::Make(session_, plugin_, std::move(sources),
+                           ExactOptions::Of(probe_, draft_.Rows(), draft_.length));
     if (!decoder.ok()) return Error{decoder.error()};
     const Status calibrated = decoder.value()->Calibrate(probe_, prompt_);
     if (!calibrated.ok()) return Error{calibrated.error()};
@@ -170,17 +170,6 @@ class Measurement {
     if (!sparse.ok()) return Error{sparse.error()};
     figures_.was_sparse = counters.total.sparse_steps > 0;
     return seconds;
-  }
-
-  ExactOptions Options() const {
-    // Where no number of rows is identical, drafts are as long as was asked for.
-    const int rows = probe_.equal_rows > 1 ? probe_.equal_rows : draft_.Rows();
-    ExactOptions options;
-    options.draft_tokens = draft_.length;
-    options.most_rows = std::max(2, rows);
-    if (probe_.equal_rows == 1 && probe_.probed_rows > 1)
-      options.tie_margin = kTieFactor * probe_.largest_difference;
-    return options;
   }
 
   Session& session_;

@@ -6,30 +6,12 @@
 
 #include "lab/spec_reader.h"
 #include "lab/test_cells.h"
+#include "lab/test_specs.h"
 
 namespace condense {
 namespace {
 
 using ::testing::HasSubstr;
-
-const ExperimentInfo& Info(const std::string& name) {
-  const Result<const ExperimentInfo*> info = FindExperiment(name);
-  CONDENSE_CHECK(info.ok());
-  return *info.value();
-}
-
-// The error of a spec, or "".
-std::string SpecError(const std::string& name, const std::string& spec) {
-  const ExperimentInfo& info = Info(name);
-  Result<SpecReader> reader =
-      SpecReader::Parse("experiment = \"" + name + "\"\n" + spec, "x.toml", info.default_spec);
-  if (!reader.ok()) return reader.error();
-  reader->Text("experiment");
-  reader->Texts("models", 0);
-  info.make()->Read(reader.value());
-  const Status read = reader->Finish();
-  return read.ok() ? "" : read.error();
-}
 
 constexpr const char* kNames[] = {"equal-bytes", "causes", "mass", "matched-speed",
                                   "first-version"};

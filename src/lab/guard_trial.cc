@@ -5,20 +5,6 @@
 #include <optional>
 
 namespace condense {
-namespace {
-
-constexpr size_t kSearchEvery = 4;
-
-}  // namespace
-
-bool IsHeldOut(size_t prefix) { return prefix % kSearchEvery != 0; }
-
-int64_t HeldOutDecisions(size_t n_prefixes, int n_generate) {
-  int64_t n_held_out = 0;
-  for (size_t i = 0; i < n_prefixes; ++i) n_held_out += IsHeldOut(i) ? 1 : 0;
-  return n_held_out * (n_generate - 1);
-}
-
 Result<std::vector<RiskTrial>> TryRisks(Session& session, const Plugin& plugin,
                                         const CalibrateSpec& spec,
                                         std::span<const GuardPrefix> prefixes,

@@ -11,14 +11,10 @@
 #include "base/result.h"
 #include "lab/calibrate.h"
 #include "lab/guard_rule.h"
+#include "lab/held_out.h"
 #include "lab/records.h"
 
 namespace condense {
-
-// The first of every four prefixes is searched on, as `condense calibrate` does it.
-bool IsHeldOut(size_t prefix);
-// Of one teacher.
-int64_t HeldOutDecisions(size_t n_prefixes, int n_generate);
 
 // What the guard did on the part held out at one risk's candidates.
 struct RiskTrial {

@@ -207,25 +207,8 @@ class WayMeasurement {
     const double n_counted =
         static_cast<double>(total.steps()) / std::max(1.0, static_cast<double>(n_layers));
     const double uncounted = std::max(0.0, static_cast<double>(n_passes) - n_counted);
+    Count(counters, record);
     record.kv_read_share = (total.ReadShare() * n_counted + uncounted) / n_decisions_;
-    record.k_bytes = total.k_bytes;
-    record.v_bytes = total.v_bytes;
-    record.summary_bytes = total.summary_bytes;
-    record.dense_bytes = total.dense_bytes;
-    const double n_steps = static_cast<double>(std::max<uint64_t>(total.steps(), 1));
-    const auto heads = [](uint64_t n) { return static_cast<double>(std::max<uint64_t>(n, 1)); };
-    record.unique_rows_per_kv_head =
-        static_cast<double>(total.unique_rows) / n_steps / heads(counters.process.n_kv_heads);
-    record.nominal_rows_per_query_head =
-        static_cast<double>(total.nominal_rows) / n_steps / heads(counters.process.n_query_heads);
-    record.visible_rows = static_cast<double>(total.visible_rows) / n_steps;
-    record.sparse_steps = total.sparse_steps;
-    record.dense_steps = total.dense_steps;
-    record.rebuilds = counters.process.rebuilds;
-    for (int reason = 0; reason < CONDENSE_FALLBACK_COUNT; ++reason) {
-      if (counters.process.fallbacks[reason] > 0)
-        record.fallbacks[FallbackName(reason)] = counters.process.fallbacks[reason];
-    }
     figures_.teachers.push_back(std::move(record));
   }
 

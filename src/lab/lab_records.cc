@@ -11,11 +11,7 @@ void ItemRecord::Count(const CounterSnapshot& counters) {
   dense_bytes = total.dense_bytes;
   sparse_steps = total.sparse_steps;
   dense_steps = total.dense_steps;
-  fallbacks.clear();
-  for (int reason = 0; reason < CONDENSE_FALLBACK_COUNT; ++reason) {
-    const uint64_t n = counters.process.fallbacks[reason];
-    if (n > 0) fallbacks[FallbackName(reason)] = n;
-  }
+  fallbacks = FallbackCounts(counters.process);
 }
 
 Json ToJson(const ItemRecord& r) {

@@ -1,11 +1,17 @@
 #include "select/row_keys.h"
 
+#include <cmath>
+
 namespace condense {
 namespace {
 
 constexpr int kMostWindow = 1'000'000;
 
 }  // namespace
+
+int RowOptions::RowsOf(int n_visible) const {
+  return byte_share ? static_cast<int>(std::floor(*byte_share * n_visible)) : tokens;
+}
 
 PolicyKey TokensKey(int rows) {
   return {"tokens", std::to_string(rows),

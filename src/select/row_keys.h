@@ -17,6 +17,9 @@ struct RowOptions {
   std::optional<double> byte_share;  // (0, 1] of the bytes that dense attention reads
   int anchor = 1, window = 64;
   LayerRange dense_layers;
+
+  // Rows of one KV head that the budget pays for; a row's K and V are read or neither.
+  int RowsOf(int n_visible) const;
 };
 
 inline constexpr int kMostTokens = 32'000'000;

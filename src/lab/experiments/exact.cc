@@ -192,9 +192,7 @@ class Exact : public Experiment {
     const Status begun = BeginRun(session, run.plugin(), kDense);
     if (!begun.ok()) return Error{begun.error()};
     const Clock::time_point start = Clock::now();
-    std::vector<Token> tokens;
-    for (int i = 0; i <= ExactOptions::kMostDrafted; ++i)
-      tokens.push_back(prompt[prompt.size() - 1 - static_cast<size_t>(i) % prompt.size()]);
+    const std::vector<Token> tokens = ProbeTokens(prompt, ExactOptions::kMostDrafted + 1);
     Result<IdentityProbe> probe = ProbeIdentity(session, tokens, [&](int n_done, int n_total) {
       run.Preparing("comparing several rows with single ones", n_done, n_total);
     });

@@ -66,7 +66,7 @@ class RootShare : public RankedShare {
       for (const FinishedCell& cell : elsewhere_) taken.kept.Add(cell);
     }
     for (const FinishedCell& cell : taken.kept.cells) {
-      if (cell.end["state"] != "failed") known["cells"].push_back({cell.experiment, cell.id});
+      if (!cell.failed()) known["cells"].push_back({cell.experiment, cell.id});
     }
     link_->SendAll(known);
     return taken;
@@ -280,7 +280,6 @@ class RootShare : public RankedShare {
       }
     }
     if (what == "plan") rank.plan = message.value("plan", Json::object());
-    if (what == "ask") rank.is_asking = true;
     if (what == "working") {
       rank.doing = message.value("doing", "");
       books_.Working(from, message.value("cell", ""));
@@ -304,6 +303,7 @@ class RootShare : public RankedShare {
       rank.doing.clear();
     }
     if (what == "ask") {
+      rank.is_asking = true;
       rank.doing.clear();
       Serve();
     }

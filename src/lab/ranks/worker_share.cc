@@ -52,8 +52,7 @@ class WorkerShare : public RankedShare {
     hello["folder"] = fs::absolute(folder).lexically_normal().string();
     hello["finished"] = Json::array();
     for (const FinishedCell& cell : taken.kept.cells) {
-      if (!shared.value() && cell.end["state"] != "failed")
-        hello["finished"].push_back(ToJson(cell));
+      if (!shared.value() && !cell.failed()) hello["finished"].push_back(ToJson(cell));
     }
     link_->Send(0, hello);
     const Result<Json> all = Await("kept");

@@ -9,7 +9,6 @@
 // verification the last queries of the prompt stand for it, where the original reads everything.
 // Where no call is known the budget goes to the last rows.
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -50,7 +49,7 @@ class PillarPolicy final : public Policy {
     // So that rows which change unseen are noticed.
     query.index->Refresh(*query.kv, kFingerprint, query.visible);
     FindRowParts(query, options_.anchor, options_.window, s.parts);
-    const int n_rows = RowsOf(query);
+    const int n_rows = options_.RowsOf(query.n_visible);
     if (options_.byte_share && n_rows < s.parts.n_always) {
       selection.reason = Fallback::kBudget;
       return;
@@ -81,12 +80,6 @@ class PillarPolicy final : public Policy {
   }
 
  private:
-  // Rows of one KV head that the budget pays for; a row's K and V are read or neither.
-  int RowsOf(const LayerQuery& query) const {
-    if (!options_.byte_share) return options_.tokens;
-    return static_cast<int>(std::floor(*options_.byte_share * query.n_visible));
-  }
-
   // To what is always read, the rows that the call's first query did not see. False, with nothing
   // added, where the budget does not cover them.
   static bool AddRowsSince(const LayerQuery& query, const SeenCall& call, int n_rows,

@@ -4,7 +4,6 @@
 // at a given support and never a speed; as for `oracle`, a byte budget buys rows alone and the
 // counters still show the keys. One choice a KV head; none per query head.
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -37,7 +36,7 @@ class TopkPolicy final : public Policy {
       return;
     }
     FindRowParts(query, options_.anchor, options_.window, s.parts);
-    const int n_rows = RowsOf(query), n_always = s.parts.n_always;
+    const int n_rows = options_.RowsOf(query.n_visible), n_always = s.parts.n_always;
     if (options_.byte_share && n_rows < n_always) {
       selection.reason = Fallback::kBudget;
       return;
@@ -67,12 +66,6 @@ class TopkPolicy final : public Policy {
   }
 
  private:
-  // Rows of one KV head that the budget pays for; a row's K and V are read or neither.
-  int RowsOf(const LayerQuery& query) const {
-    if (!options_.byte_share) return options_.tokens;
-    return static_cast<int>(std::floor(*options_.byte_share * query.n_visible));
-  }
-
   const RowOptions options_;
 };
 
