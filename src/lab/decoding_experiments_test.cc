@@ -199,7 +199,8 @@ TEST(GuardTable, PutsTheRiskSeenBesideThePromise) {
       if (line["record"] == "guard") line["certified"] = false;
     }
   }
-  row = FindRow(Info("guard").tables(cells)[1], {"far.txt", label});
+  const std::vector<LabTable> uncertified = Info("guard").tables(cells);
+  row = FindRow(uncertified[1], {"far.txt", label});
   ASSERT_TRUE(row);
   EXPECT_EQ((*row)[8], "none given");
 }
