@@ -1,8 +1,12 @@
 // The command's parts that need neither model nor plug-in: arguments, cutting of texts, tables,
 // output.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -376,6 +380,29 @@ TEST(Table, LongPolicyNamesAreShortened) {
   const std::string table = CompareTable(rows, 128, 80);
   EXPECT_LE(LongestLine(table), 80) << table;
   EXPECT_THAT(table, HasSubstr("…"));
+}
+
+TEST(Output, WidthIsOfCOLUMNSAndUnlimitedWithoutATerminal) {
+  const char* before = std::getenv("COLUMNS");
+  const std::string kept = before ? before : "";
+  const int out = dup(STDOUT_FILENO), file = open("/dev/null", O_WRONLY);
+  ASSERT_GE(out, 0);
+  ASSERT_GE(file, 0);
+  fflush(stdout);
+  dup2(file, STDOUT_FILENO);
+  unsetenv("COLUMNS");
+  const int unlimited = OutputWidth();
+  setenv("COLUMNS", "120", 1);
+  const int asked = OutputWidth();
+  setenv("COLUMNS", "wide", 1);
+  const int unread = OutputWidth();
+  dup2(out, STDOUT_FILENO);
+  close(out);
+  close(file);
+  before ? setenv("COLUMNS", kept.c_str(), 1) : unsetenv("COLUMNS");
+  EXPECT_EQ(unlimited, std::numeric_limits<int>::max());
+  EXPECT_EQ(asked, 120);
+  EXPECT_EQ(unread, std::numeric_limits<int>::max());
 }
 
 TEST(Table, WidthCountsCharacters) {

@@ -76,6 +76,18 @@ void AddPolicies(CLI::App* one, BenchFlags& flags) {
       ->type_name("SPEC|@FILE")
       ->type_size(1)
       ->allow_extra_args(false);
+  CLI::Option* grid =
+      one->add_option("--policies", flags.grid_names,
+                      "all, or names: these policies side by side, each reading --tokens rows")
+          ->delimiter(',')
+          ->type_name("all|NAME,NAME");
+  one->add_option(
+         "--tokens", flags.n_tokens,
+         "rows that each of --policies reads (the same bytes, where its budget is of bytes)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str()
+      ->needs(grid)
+      ->type_name("N");
 }
 
 void AddQueryRows(CLI::App* one, BenchFlags& flags, const char* help) {

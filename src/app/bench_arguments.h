@@ -27,6 +27,8 @@ struct BenchFlags {
   std::vector<int> rows;  // empty: the benchmark's own
   std::string k_type = "f16", v_type = "f16";
   std::vector<std::string> policies;
+  std::vector<std::string> grid_names;  // of --policies, each at n_tokens rows
+  int n_tokens = 193;
   int n_threads = 0;                                 // 0: the physical cores
   int n_layers = 0, n_rounds = 0, n_query_rows = 0;  // 0: the benchmark's own
   int buffer_mb = 0;                                 // 0: by the last-level cache

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -94,6 +95,32 @@ TEST_F(BenchCliTest, EveryBenchmarkRunsAndWritesRecords) {
   }
 }
 
+TEST_F(BenchCliTest, SelectComparesEveryPolicyAtEqualRows) {
+  const Outcome outcome =
+      Start({"select", "--policies", "all", "--tokens", "193", "--rows", "2048", "--layers", "1",
+             "--rounds", "2", "--buffer", "4", "-t", "1", "--json", records_})
+          .Wait();
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("left out: seer: gates=FILE is needed"));
+  std::map<std::string, nlohmann::json> arms;
+  for (nlohmann::json& record : Records()) {
+    const std::string arm = record.at("arm");
+    arms[arm.substr(0, arm.find(':'))] = std::move(record);
+  }
+  const Outcome listed = CommandTest::Start({"policies", "--json"}).Wait();
+  for (const nlohmann::json& policy : nlohmann::json::parse(listed.out)) {
+    const std::string name = policy.at("name");
+    if (name == "seer" || name == "nsa") continue;  // they are nothing without trained gates
+    ASSERT_TRUE(arms.contains(name)) << name;
+    if (name == "dense") continue;
+    EXPECT_GT(arms[name].at("select_share"), 0) << name;
+    EXPECT_LT(arms[name].at("select_share"), 1) << name;
+  }
+  EXPECT_EQ(arms["mean"].at("arm"), "mean:tokens=193");
+  EXPECT_EQ(arms["sink"].at("arm"), "sink:window=189") << "four first rows are read beside";
+  EXPECT_EQ(arms["condense"].at("arm"), "condense:budget=12.55%") << "193 rows and 64 of means";
+}
+
 TEST_F(BenchCliTest, AModelGivesItsHeads) {
   const Outcome outcome = Start({"decode", "-m", CONDENSE_TEST_MODEL, "--rows", "400", "--layers",
                                  "1", "--rounds", "1", "--buffer", "4", "--policy", "dense"})
@@ -105,6 +132,10 @@ TEST_F(BenchCliTest, AModelGivesItsHeads) {
 TEST_F(BenchCliTest, RefusedBeforeWork) {
   ExpectRefused({}, "give a benchmark");
   ExpectRefused({"decode", "--policy", "quset"}, "quest");
+  ExpectRefused({"select", "--policies", "mean,quset"}, "did you mean 'quest'?");
+  ExpectRefused({"select", "--policies", "nsa"}, "gates=FILE is needed");
+  ExpectRefused({"select", "--tokens", "97"}, "--policies");
+  ExpectRefused({"select", "--policies", "mean", "--tokens", "0"}, "--tokens");
   ExpectRefused({"decode", "--kv-heads", "2"}, "--kv-heads 2 does not divide --query-heads 9");
   ExpectRefused({"decode", "-ctv", "q4_0"}, "'q4_0'");
   ExpectRefused({"decode", "-m", "/nonexistent.gguf"}, "/nonexistent.gguf");

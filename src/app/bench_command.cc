@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <iterator>
 #include <optional>
 
 #include "app/bench_table.h"
@@ -13,6 +14,7 @@
 #include "app/machine.h"
 #include "app/output.h"
 #include "bench/candidate.h"
+#include "bench/equal_rows.h"
 #include "bench/operators.h"
 #include "bench/record.h"
 #include "bench/yardstick.h"
@@ -70,6 +72,12 @@ Result<BenchOptions> ToOptions(const BenchFlags& flags) {
   options.n_rounds = flags.n_rounds;
   options.n_query_rows = flags.n_query_rows;
   options.policies = flags.policies;
+  if (!flags.grid_names.empty()) {
+    Result<EqualRows> equal = PoliciesAtEqualRows(flags.grid_names, flags.n_tokens, shape.n_rows);
+    if (!equal.ok()) return Error{equal.error()};
+    std::move(equal->specs.begin(), equal->specs.end(), std::back_inserter(options.policies));
+    for (const std::string& why : equal->left_out) PrintNote("left out: " + why);
+  }
   const bool sparse = flags.what == What::kDecode || flags.what == What::kSelect;
   if (sparse && options.policies.empty()) options.policies = {"mean:blocks=8"};
   options.check = flags.check;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 
 #include "decode/log.h"
 
@@ -76,13 +77,13 @@ void RouteHostLog(bool verbose) {
 }
 
 int OutputWidth() {
-  if (winsize size = {}; ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    return size.ws_col;
   if (const char* columns = std::getenv("COLUMNS")) {
     const int width = std::atoi(columns);
     if (width > 0) return std::clamp(width, 40, 1000);
   }
-  return 80;
+  if (winsize size = {}; ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
+    return size.ws_col > 0 ? size.ws_col : 80;
+  return std::numeric_limits<int>::max();
 }
 
 std::string FormatDuration(double seconds) {

@@ -50,7 +50,7 @@ int Fail(const Failure& failure);
 // The host's log: errors always, all of it where `verbose`.
 void RouteHostLog(bool verbose);
 
-// Columns of the terminal on stdout; 80 where there is none, or COLUMNS says otherwise.
+// What COLUMNS says, else the columns of the terminal on stdout; without a terminal there is no limit.
 int OutputWidth();
 
 // "1:05" or "2:03:10".

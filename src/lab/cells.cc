@@ -141,7 +141,7 @@ Result<CellPlan> PlanCells(
   for (const std::string& name : request.names) {
     if (name == kAll || std::find(registered.begin(), registered.end(), name) != registered.end())
       continue;
-    return Error{fmt::format("--policies: policy {} is unknown{} (policies: {}, or all)",
+    return Error{fmt::format("policy {} is unknown{} (policies: {}, or all)",
                              Quote(name), DidYouMean(name, registered), JoinNames(registered))};
   }
   Planner planner(request, canonical);

@@ -70,7 +70,7 @@ class EqualBytes : public Experiment {
       const Result<CellPlan> plan =
           PlanCells(policies, {names_, budgets_, MeanVisibleRows(prefix)},
                     [&](const std::string& spec) { return model.Canonical(spec); });
-      if (!plan.ok()) return Error{plan.error()};
+      if (!plan.ok()) return Error{"policies: " + plan.error()};
       const Status told = TakeLeftOut(plan.value());
       if (!told.ok()) return Error{told.error()};
       std::vector<PrefixRow> rows;
