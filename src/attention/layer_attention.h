@@ -28,6 +28,7 @@ struct AttentionNode {
   bool query_products = false;
   // Likewise what is kept of prompts' attention; null or empty: nothing. Borrowed.
   const PromptWants* prompt_wants = nullptr;
+  bool call_shares = true;       // whether what is kept of calls is kept of verifications too
   int first_stream = 0;          // stream of the cache that stream 0 of this node is
   const std::byte* q = nullptr;  // f32; [stream][head][row][k_dim] by strides
   size_t q_row = 0, q_head = 0, q_stream = 0;

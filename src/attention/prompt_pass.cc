@@ -209,7 +209,7 @@ void TakeCalls(const AttentionNode& node, const Visibility& visibility, int stre
   for (const std::vector<int>& call : work.calls) {
     if (wants->of_prompts())
       TakePrompt(node, visibility, stream, call, cache.written, cache.prompts, work);
-    if (wants->last_call)
+    if (wants->last_call && (node.call_shares || call.size() > kMostVerifiedRows))
       TakeCall(node, visibility, stream, call, cache.written, cache.calls, work);
   }
 }

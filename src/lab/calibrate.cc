@@ -58,8 +58,16 @@ class PrefixRunner {
   // The policy in force and the cache as after the prefill.
   Status Restart() { return BeginRun(session_, plugin_, spec_.policy); }
 
-  // Whether what ran since Restart was the policy.
-  Status CheckSparse() const { return CheckCounters(spec_.policy, true, plugin_.Counters()); }
+  // Whether what ran since Restart was the policy, and left rows out.
+  Status CheckSparse() const {
+    const CounterSnapshot counters = plugin_.Counters();
+    const Status ran = CheckCounters(spec_.policy, true, counters);
+    if (!ran.ok() || counters.total.sparse_steps > 0) return ran;
+    return Error{fmt::format(
+        "{} reads every row at this depth, so that there is nothing to guard: give longer prompts "
+        "or another budget",
+        spec_.policy)};
+  }
 
   void Note(const std::string& what) {
     if (events_.on_steps) events_.on_steps(what, ++n_done_, n_total_);

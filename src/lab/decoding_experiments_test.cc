@@ -30,6 +30,7 @@ TEST(DecodingSpecs, DefaultsAreRightAndWrongKeysAreRefusedByLine) {
   EXPECT_THAT(SpecError("guard", "tokens = 50\n"), HasSubstr("294 decisions held out"));
   EXPECT_THAT(SpecError("guard", "tokens = 50\n"), HasSubstr("it takes 299"));
   EXPECT_THAT(SpecError("guard", "calibrate_offsets = [0]\n"), HasSubstr("0 decisions held out"));
+  EXPECT_THAT(SpecError("guard", "refresh = [1]\n"), HasSubstr("not from 2 to 512"));
 }
 
 // A cell of `exact` as it is written.

@@ -154,7 +154,8 @@ LabTable SpeedTable(const DraftSetting& setting) {
   if (shortened) {
     table.notes +=
         "*          so many rows of one call are not computed to the bits of single ones here: "
-        "drafts are shorter\n";
+        "drafts are shorter;\n"
+        "           where not even two rows are, they are as asked for and the text may part\n";
   }
   table.notes +=
       "llama.cpp's own dense decoding stands beside the plug-in's in `condense lab run "

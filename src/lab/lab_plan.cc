@@ -62,12 +62,14 @@ Result<std::string> CopySpec(const std::string& folder, const LabSpec& spec) {
       if (there.ok() && there.value() == spec.text) return name;
       continue;
     }
-    std::ofstream out(path, std::ios::binary);
+    // Whole or not at all: a part of a spec would be taken for another spec.
+    const std::string part = path + ".part";
+    std::ofstream out(part, std::ios::binary);
     out << spec.text << std::flush;
-    if (out) return name;
-    const std::string why = std::strerror(errno);
     out.close();
-    std::remove(path.c_str());  // a part of a spec would be taken for another spec
+    if (out && std::rename(part.c_str(), path.c_str()) == 0) return name;
+    const std::string why = std::strerror(errno);
+    std::remove(part.c_str());
     return Error{fmt::format("cannot write {}: {}", Quote(path), why)};
   }
 }

@@ -197,12 +197,13 @@ class LabRunner {
       return Status();
     const Json plan = PlanLine(info.name, spec_file, TextSha256(jobs_[j].spec.text), cells);
     kept_.plans.push_back(plan);
-    Status status = writer_->WriteLine(plan);
+    // The plan last: killed between, the next run begins anew.
+    Status status;
     for (const PublishedFigure& figure : info.published) {
       if (is_first && status.ok())
         status = writer_->WriteLine(MarkLine(ToJson(figure), info.name, ""));
     }
-    return status;
+    return status.ok() ? writer_->WriteLine(plan) : status;
   }
 
   // From what earlier runs recorded.
@@ -392,6 +393,8 @@ class RunningGroup : public GroupRun {
 };
 
 Status LabRunner::WriteCell(const std::vector<Json>& lines) {
+  // Behind a line that was cut short nothing more is written.
+  if (!outcome_.error.empty()) return Error{outcome_.error};
   for (const Json& line : lines) {
     Status written = writer_->WriteLine(line);
     if (written.ok()) continue;

@@ -102,6 +102,7 @@ void FlashAttention(Backend& backend, const ggml_tensor* op) {
   AttentionNode node = ToAttentionNode(op, keys);
   node.query_products = in_force.query_products;
   node.prompt_wants = in_force.prompt_wants.get();
+  node.call_shares = in_force.call_shares;
   auto found = backend.layers.find(keys.cache->data);
   CachedLayer untracked;
   CachedLayer& layer = found != backend.layers.end() ? found->second : untracked;

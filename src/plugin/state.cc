@@ -67,6 +67,7 @@ Status PluginState::SetPolicy(const char* spec, PolicyProvenance* provenance) {
 PluginState::InForce PluginState::in_force() {
   std::lock_guard lock(mutex_);
   InForce in_force = in_force_;
+  in_force.call_shares = in_force.policy->prompt_wants().last_call;
   if (dense_) in_force.policy = dense_policy_;
   return in_force;
 }

@@ -31,6 +31,8 @@ class PluginState {
     // under another one, as `compare` does. prompt_wants is null until one asked.
     bool query_products = false;
     std::shared_ptr<const PromptWants> prompt_wants;
+    // Of verifications it is kept for the policy in force alone, `dense` standing in or not.
+    bool call_shares = false;
     uint64_t generation = 1;  // changes with every SetPolicy and Forget
   };
   InForce in_force();

@@ -147,6 +147,14 @@ class Guard(DecodingTest):
     def test_what_was_calibrated_on_is_not_decoded(self):
         done = self.run_lab(self.write_spec("bad.toml", GUARD.replace("offsets = [640]", "offsets = [600]")), expect=2)
         self.assertIn("shares tokens with what is calibrated on, from 320 to 640", done.stderr)
+        done = self.run_lab(self.write_spec("twice.toml", GUARD.replace("[0, 320]", "[0, 300]")), expect=2)
+        self.assertIn("from token 0 to 320 and 'words.txt' from 300 to 620 share tokens", done.stderr)
+
+    def test_what_reads_every_row_is_not_certified(self):
+        spec = GUARD.replace("blocks=4,window=32", "blocks=40").replace('on = "both"', 'on = "text"')
+        done = self.run_lab(self.write_spec("whole.toml", spec), expect=1)
+        self.assertIn("there is nothing to guard", done.stderr)
+        self.assertNotIn("guard_trial", (self.folder / "out/records-0.jsonl").read_text())
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class Guard : public Experiment {
     confidence_ = spec.Number("confidence", 0.5, 0.9999);
     on_ = spec.Choice("on", {"greedy", "text", "both"});
     rewrite_ = spec.Flag("rewrite");
-    refresh_ = spec.Ints("refresh", 1, 512, 0);
+    refresh_ = spec.Ints("refresh", 2, 512, 0);
     n_speed_pairs_ = static_cast<int>(spec.Int("speed_pairs", 0, 1000));
     if (!spec.ok()) return;
     if (prefixes_.n_generate < 3)
@@ -157,17 +157,29 @@ class Guard : public Experiment {
 
   bool OnText() const { return on_ != "greedy"; }
 
-  // No decoded prefix shares tokens with one that was calibrated on.
+  // No decoded prefix shares tokens with one that was calibrated on, nor do two of these at one
+  // context.
   static Status CheckApart(const std::vector<LabPrefix>& calibrate,
                            const std::vector<LabPrefix>& prefixes) {
+    const auto end = [](const LabPrefix& of) {
+      return of.offset + of.context + static_cast<int64_t>(of.continuation.size());
+    };
+    const auto share = [&](const LabPrefix& a, const LabPrefix& b) {
+      return a.text_sha256 == b.text_sha256 && a.offset < end(b) && b.offset < end(a);
+    };
+    for (size_t i = 0; i < calibrate.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        const LabPrefix &a = calibrate[j], &b = calibrate[i];
+        if (a.context != b.context || !share(a, b)) continue;
+        return Error{fmt::format(
+            "calibrate_offsets: text {} from token {} to {} and {} from {} to {} share tokens, so "
+            "their decisions are no sample of their own: give offsets further apart in the spec",
+            Quote(a.text), a.offset, end(a), Quote(b.text), b.offset, end(b))};
+      }
+    }
     for (const LabPrefix& prefix : prefixes) {
       for (const LabPrefix& other : calibrate) {
-        const auto end = [](const LabPrefix& of) {
-          return of.offset + of.context + static_cast<int64_t>(of.continuation.size());
-        };
-        if (other.text_sha256 != prefix.text_sha256 || other.offset >= end(prefix) ||
-            prefix.offset >= end(other))
-          continue;
+        if (!share(prefix, other)) continue;
         return Error{fmt::format(
             "offsets: text {} from token {} to {} shares tokens with what is calibrated on, from "
             "{} to {}: give other offsets or calibrate_offsets in the spec",
@@ -393,8 +405,8 @@ class Guard : public Experiment {
     return Status();
   }
 
-  static std::vector<Json> LinesOf(GroupRun& run, const WayFigures& figures, const PlannedWay& way,
-                                   const GuardThreshold* threshold) {
+  std::vector<Json> LinesOf(GroupRun& run, const WayFigures& figures, const PlannedWay& way,
+                            const GuardThreshold* threshold) const {
     std::vector<Json> lines;
     for (PolicyRecord record : figures.teachers) {
       record.model = run.model().FileName();
@@ -402,13 +414,15 @@ class Guard : public Experiment {
       lines.push_back(ToJson(record));
     }
     for (const GuardTally& tally : figures.tallies) {
+      // A promise made of one teacher's decisions says nothing of the other's.
+      const bool promised = on_ == "both" || on_ == tally.teacher;
       lines.push_back({{"record", "guard"},
                        {"policy", way.way.label},
                        {"spec", way.way.spec},
                        {"risk", way.risk},
                        {"threshold", threshold->logits},
                        {"bound", threshold->bound},
-                       {"certified", threshold->certified},
+                       {"certified", threshold->certified && promised},
                        {"teacher", tally.teacher},
                        {"n_decisions", tally.n},
                        {"n_differ", tally.n_differ},
