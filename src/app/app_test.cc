@@ -1,8 +1,13 @@
 // The command's parts that need neither model nor plug-in: arguments, cutting of texts, tables,
 // output.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -357,6 +362,58 @@ int LongestLine(const std::string& text) {
 }
 
 TEST(Table, FitsItsWidth) {
+// stdout as another file while it lives.
+class StdoutTo {
+ public:
+  explicit StdoutTo(int file) : before_(dup(STDOUT_FILENO)) {
+    std::fflush(stdout);
+    dup2(file, STDOUT_FILENO);
+  }
+  ~StdoutTo() {
+    dup2(before_, STDOUT_FILENO);
+    close(before_);
+  }
+
+ private:
+  const int before_;
+};
+
+TEST(OutputWidth, IsTheTerminalsAndAPipeHasNone) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  winsize size = {};
+  size.ws_col = 132;
+  ASSERT_EQ(ioctl(terminal, TIOCSWINSZ, &size), 0);
+  const auto width = [](int file) {
+    const StdoutTo here(file);
+    return OutputWidth();
+  };
+  unsetenv("COLUMNS");
+  EXPECT_EQ(width(ends[1]), kNoWidthLimit);
+  EXPECT_EQ(width(terminal), 132);
+  setenv("COLUMNS", "100", 1);
+  EXPECT_EQ(width(ends[1]), 100);
+  EXPECT_EQ(width(terminal), 100) << "COLUMNS wins over the terminal";
+  for (const char* nothing : {"", "0", "-5", "wide", "80x"}) {
+    setenv("COLUMNS", nothing, 1);
+    EXPECT_EQ(width(terminal), 132) << nothing;
+  }
+  unsetenv("COLUMNS");
+  close(terminal);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(Table, WithoutALimitHasEveryColumnWhole) {
+  const auto rows = MadeRows("mean:blocks=44,window=128,share=head_union,reuse=4,dense_layers=0-1");
+  const std::string table = CompareTable(rows, 128, kNoWidthLimit);
+  EXPECT_THAT(table, HasSubstr("dense_layers=0-1"));
+  EXPECT_THAT(table, HasSubstr("quartiles"));
+  EXPECT_THAT(table, HasSubstr("KL max"));
+}
+
   const auto rows = MadeRows("mean:blocks=44");
   for (int width : {60, 80, 100, 160}) {
     const std::string table = CompareTable(rows, 128, width);

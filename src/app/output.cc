@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/text.h"
 #include "decode/log.h"
 
 namespace condense {
@@ -76,13 +77,14 @@ void RouteHostLog(bool verbose) {
 }
 
 int OutputWidth() {
+  if (const char* columns = std::getenv("COLUMNS")) {
+    const Result<int64_t> width = ParseInt(columns);
+    if (width.ok() && width.value() > 0)
+      return static_cast<int>(std::min<int64_t>(width.value(), kNoWidthLimit));
+  }
   if (winsize size = {}; ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     return size.ws_col;
-  if (const char* columns = std::getenv("COLUMNS")) {
-    const int width = std::atoi(columns);
-    if (width > 0) return std::clamp(width, 40, 1000);
-  }
-  return 80;
+  return kNoWidthLimit;
 }
 
 std::string FormatDuration(double seconds) {

@@ -55,7 +55,7 @@ class LabTest(host.HostTest):
                             threads)
 
     def environment(self):
-        return {**host.environment(with_plugin=False), "CONDENSE_PLUGIN": str(host.plugin()), "COLUMNS": "200"}
+        return {**host.environment(with_plugin=False), "CONDENSE_PLUGIN": str(host.plugin())}
 
     def call(self, words, expect=0, **more):
         done = subprocess.run(words, env=self.environment(), cwd=self.folder, capture_output=True, text=True, timeout=280,
