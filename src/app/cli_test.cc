@@ -110,6 +110,24 @@ TEST_F(CliTest, ATableInAFileIsWhole) {
   EXPECT_THAT(narrow, HasSubstr("TF match"));
 }
 
+TEST_F(CliTest, ALabSpecSaysWhereAPolicyIsNone) {
+  const auto refused = [&](const std::string& experiment, const std::string& key,
+                           const std::string& value, const std::string& why) {
+    const std::string spec = Write(
+        "x.toml", "experiment = \"" + experiment + "\"\n" + key + " = [\n  \"" + value + "\"]\n");
+    ExpectRefused({"lab", "run", spec, "--out", Path("made")},
+                  "condense: spec '" + spec + "', line 3: " + key + " = '" + value + "': " + why);
+  };
+  const std::string near = "policy 'quset' is unknown; did you mean 'quest'?";
+  for (const char* experiment : {"equal-bytes", "survival", "needle", "guard", "mass"})
+    refused(experiment, "policies", "quset", near);
+  refused("exact", "drafts", "lookup+quset:blocks=4", near);
+  refused("survival", "policies", "mean:blocsk=2",
+          "policy 'mean' has no key 'blocsk'; did you mean 'blocks'?");
+  refused("equal-bytes", "policies", "mean:window=64", "name it without its keys");
+  EXPECT_FALSE(std::filesystem::exists(Path("made")));
+}
+
 TEST_F(CliTest, HelpAndVersionSucceed) {
   for (const char* word : {"help", "--help", "--version"}) {
     const Outcome outcome = Run({word});

@@ -47,7 +47,7 @@ Result<CellPlan> PlanComparison(const Plugin& plugin, const CompareFlags& flags,
     Result<CellPlan> grid =
         PlanCells(policies.value(), {flags.grid_names, flags.budgets, visible_rows},
                   [&](const std::string& spec) { return plugin.SetPolicy(spec); });
-    if (!grid.ok()) return Error{grid.error()};
+    if (!grid.ok()) return Error{"--policies: " + grid.error()};
     all.insert(all.end(), grid->cells.begin(), grid->cells.end());
     plan.left_out = std::move(grid->left_out);
   }

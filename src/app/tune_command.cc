@@ -51,7 +51,7 @@ Result<std::vector<std::vector<CompareCell>>> PlanRungs(const Plugin& plugin,
     Result<CellPlan> plan =
         PlanCells(described.value(), {{name}, ladder, visible_rows},
                   [&](const std::string& spec) { return plugin.SetPolicy(spec); });
-    if (!plan.ok()) return Error{plan.error()};
+    if (!plan.ok()) return Error{"--policies: " + plan.error()};
     if (!plan->left_out.empty()) return Error{"--policies: " + plan->left_out[0].reason};
     if (plan->cells.size() != ladder.size()) {
       return Error{fmt::format(

@@ -72,10 +72,15 @@ Result<std::string> CopySpec(const std::string& folder, const LabSpec& spec) {
   }
 }
 
-Result<LabJob> MakeLabJob(LabSpec spec, const std::vector<std::string>& models,
+Result<LabJob> MakeLabJob(LabSpec spec, const Plugin& plugin,
+                          const std::vector<std::string>& models,
                           const std::string& default_model) {
   Result<SpecReader> reader = SpecReader::Parse(spec.text, spec.Name(), spec.info->default_spec);
   if (!reader.ok()) return Error{reader.error()};
+  reader->CheckPoliciesWith([&](const std::string& policy) {
+    const Result<std::string> canonical = plugin.SetPolicy(policy);
+    return canonical.ok() ? Status() : Status(Error{canonical.error()});
+  });
   LabJob job;
   reader->Text("experiment");
   job.models = reader->Texts("models", 0);

@@ -36,10 +36,10 @@ struct LabJob {
   std::vector<std::string> models;  // files
 };
 
-// `models`: -m, in place of the spec's own; `default_model` where neither names any. Errors: those
-// of the spec, with lines; no model.
-Result<LabJob> MakeLabJob(LabSpec spec, const std::vector<std::string>& models,
-                          const std::string& default_model);
+// `plugin`: says which policies there are. `models`: -m, in place of the spec's own;
+// `default_model` where neither names any. Errors: those of the spec, with lines; no model.
+Result<LabJob> MakeLabJob(LabSpec spec, const Plugin& plugin,
+                          const std::vector<std::string>& models, const std::string& default_model);
 
 // Cells that run from one prefill.
 struct LabGroup {

@@ -31,7 +31,7 @@ class LabRunner {
 
   Result<LabOutcome> Run() {
     for (const LabSpec& spec : options_.specs) {
-      Result<LabJob> job = MakeLabJob(spec, options_.models, options_.default_model);
+      Result<LabJob> job = MakeLabJob(spec, plugin_, options_.models, options_.default_model);
       if (!job.ok()) return Error{job.error()};
       jobs_.push_back(std::move(job.value()));
     }

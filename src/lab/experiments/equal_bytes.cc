@@ -57,6 +57,12 @@ class EqualBytes : public Experiment {
   void Read(SpecReader& spec) override {
     prefixes_ = ReadPrefixSpec(spec);
     names_ = spec.Texts("policies");
+    for (const std::string& name : names_) {
+      if (name == kAllPolicies) continue;
+      if (PolicyName(name) != name)
+        spec.Fail("policies", name, "name it without its keys: `budgets` says what it reads");
+      spec.CheckPolicy("policies", name, name);
+    }
     for (double percent : spec.Numbers("budgets", 0.1, 100)) budgets_.push_back(percent / 100);
     n_speed_pairs_ = static_cast<int>(spec.Int("speed_pairs", 0, 1000));
   }

@@ -92,6 +92,14 @@ class Exact : public Experiment {
     question_ = spec.Text("question");
     form_ = spec.Choice("form", {"chat", "plain"});
     drafts_ = spec.Texts("drafts");
+    for (const std::string& draft : drafts_) {
+      const Result<DraftText> read = ReadDraft(draft);
+      if (!read.ok()) {
+        spec.Fail("drafts", draft, read.error());
+      } else if (!read->policy.empty()) {
+        spec.CheckPolicy("drafts", draft, read->policy);
+      }
+    }
     const std::vector<std::string> lengths = spec.Texts("draft_tokens");
     n_speed_pairs_ = static_cast<int>(spec.Int("speed_pairs", 1, 1000));
     if (!spec.ok()) return;

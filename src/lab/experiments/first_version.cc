@@ -96,7 +96,7 @@ class FirstVersion : public Experiment {
  public:
   void Read(SpecReader& spec) override {
     prefixes_ = ReadPrefixSpec(spec);
-    policies_ = spec.Texts("policies");
+    policies_ = spec.Policies("policies");
     n_weight_decisions_ = static_cast<int>(spec.Int("weight_decisions", 1, 1 << 20));
     if (spec.ok() && n_weight_decisions_ >= prefixes_.n_generate)
       spec.Fail("weight_decisions", fmt::format("{} decisions are more than tokens = {} make",

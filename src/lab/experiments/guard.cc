@@ -79,7 +79,7 @@ class Guard : public Experiment {
     calibrate_ = prefixes_;
     calibrate_.texts = spec.Texts("calibrate_texts");
     calibrate_.offsets = spec.Ints("calibrate_offsets", 0, int64_t{1} << 30);
-    policies_ = spec.Texts("policies");
+    policies_ = spec.Policies("policies");
     risks_ = spec.Numbers("risks", 0.0001, 0.5);
     confidence_ = spec.Number("confidence", 0.5, 0.9999);
     on_ = spec.Choice("on", {"greedy", "text", "both"});

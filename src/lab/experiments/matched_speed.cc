@@ -60,7 +60,7 @@ class MatchedSpeed : public Experiment {
  public:
   void Read(SpecReader& spec) override {
     prefixes_ = ReadPrefixSpec(spec);
-    policies_ = spec.Texts("policies");
+    policies_ = spec.Policies("policies");
     beside_ = spec.Texts("beside", 0);
     for (const std::string& way : beside_) {
       const std::vector<std::string> known(kTimedWays.begin(), kTimedWays.end());

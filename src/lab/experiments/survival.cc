@@ -72,7 +72,7 @@ class Survival : public Experiment {
  public:
   void Read(SpecReader& spec) override {
     prefix_spec_ = ReadPrefixSpec(spec);
-    policies_ = spec.Texts("policies");
+    policies_ = spec.Policies("policies");
     speed_pairs_ = static_cast<int>(spec.Int("speed_pairs", 0, 1000));
   }
 
