@@ -17,6 +17,7 @@
 #include "app/machine.h"
 #include "app/output.h"
 #include "app/prompt.h"
+#include "app/session_setup.h"
 #include "app/table.h"
 
 namespace condense {
@@ -361,7 +362,6 @@ int LongestLine(const std::string& text) {
   return longest;
 }
 
-TEST(Table, FitsItsWidth) {
 // stdout as another file while it lives.
 class StdoutTo {
  public:
@@ -406,6 +406,18 @@ TEST(OutputWidth, IsTheTerminalsAndAPipeHasNone) {
   close(ends[1]);
 }
 
+TEST(CheckMemory, CountsEveryCacheAndWhatIsBeside) {
+  MemoryNeed need{.n_context = 1000, .n_caches = 2, .logits_bytes = 300, .other_bytes = 70};
+  EXPECT_TRUE(CheckMemory(need, 10, 20370).ok());
+  EXPECT_TRUE(CheckMemory(need, 10, 0).ok()) << "not known";
+  need.way_out = "give smaller contexts";
+  const std::string why = CheckMemory(need, 10, 20369).error();
+  EXPECT_THAT(why, HasSubstr("a context of 1,000 tokens does not fit in memory"));
+  EXPECT_THAT(why, HasSubstr("its KV cache takes 10 kB (10 B a token), and 2 are held at once"));
+  EXPECT_THAT(why, HasSubstr("the logits kept 300 B, compute buffers 70 B"));
+  EXPECT_THAT(why, HasSubstr("(20370 bytes of 20369): give smaller contexts"));
+}
+
 TEST(Table, WithoutALimitHasEveryColumnWhole) {
   const auto rows = MadeRows("mean:blocks=44,window=128,share=head_union,reuse=4,dense_layers=0-1");
   const std::string table = CompareTable(rows, 128, kNoWidthLimit);
@@ -414,6 +426,7 @@ TEST(Table, WithoutALimitHasEveryColumnWhole) {
   EXPECT_THAT(table, HasSubstr("KL max"));
 }
 
+TEST(Table, FitsItsWidth) {
   const auto rows = MadeRows("mean:blocks=44");
   for (int width : {60, 80, 100, 160}) {
     const std::string table = CompareTable(rows, 128, width);

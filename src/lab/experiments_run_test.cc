@@ -14,6 +14,7 @@
 #include "lab/observation.h"
 #include "lab/runs.h"
 #include "lab/test_lab.h"
+#include "lab/timed_cells.h"
 
 namespace condense {
 namespace {
@@ -177,6 +178,34 @@ TEST_F(ExperimentsRunTest, MatchedSpeed) {
     EXPECT_EQ(line["n_equal"], line["n_decisions"]);
   }
   EXPECT_GT(plugin_->Counters().process.nodes, 0u) << "dense blocks are the plug-in's";
+}
+
+TEST_F(ExperimentsRunTest, MatchedSpeedCountsWhatItHoldsBeside) {
+  LabOptions options = Options();
+  options.specs = {Spec("matched-speed", "texts = [\"" + std::string(kText) +
+                                             "\"]\noffsets = [0]\ncontexts = [400]\ntokens = 6\n"
+                                             "policies = [\"mean:blocks=2\"]\n")};
+  std::vector<LabMemory> needs;
+  options.check_memory = [&](const ModelFile&, const LabMemory& need) {
+    needs.push_back(need);
+    return needs.size() < 6 ? Status() : Status(Error{"seen"});
+  };
+  EXPECT_EQ(RunLab(*plugin_, options, {}, *WorkAlone()).error(), "seen");
+  ASSERT_EQ(needs.size(), 6u) << "dense, the control, the policy, and three ways beside";
+  constexpr uint64_t kVocab = 49152, kBatch = 512, kHeads = 9;
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(needs[i].n_caches, 1);
+    EXPECT_EQ(needs[i].logits_bytes, 4 * kVocab * 2 * 6) << "of two teachers";
+  }
+  EXPECT_EQ(needs[3].n_caches, 2) << "llama.cpp's own";
+  EXPECT_EQ(needs[3].other_bytes, 4 * kVocab * kBatch);
+  EXPECT_EQ(needs[4].n_caches, 2);
+  EXPECT_EQ(needs[4].other_bytes, needs[3].other_bytes) << "scores of so few rows are fewer";
+  EXPECT_EQ(needs[5].n_caches, 1) << "exact decoding uses the session's";
+  const Result<std::unique_ptr<LabModel>> model = LabModel::Load(CONDENSE_TEST_MODEL, *plugin_, {});
+  ASSERT_TRUE(model.ok()) << model.error();
+  EXPECT_EQ(TimedWayMemory(*model.value(), kHostNoFlash, 8192).other_bytes,
+            4 * 8192 * (kHeads + 1) * kBatch);
 }
 
 TEST_F(ExperimentsRunTest, FirstVersion) {

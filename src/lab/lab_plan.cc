@@ -126,6 +126,13 @@ Result<std::vector<LabGroup>> PlanLabGroups(const LabJob& job, size_t job_idx, L
   return groups;
 }
 
+LabMemory MemoryOf(const Cell& cell, int n_rows, int n_vocab) {
+  const CellMemory& holds = cell.memory;
+  return {n_rows, holds.n_caches,
+          sizeof(float) * static_cast<uint64_t>(holds.n_logits) * static_cast<uint64_t>(n_vocab),
+          holds.other_bytes};
+}
+
 std::string CellLabel(const Cell& cell) {
   std::string label = cell.experiment;
   if (cell.parameters.contains("policy") && cell.parameters["policy"].is_string())

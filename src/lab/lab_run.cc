@@ -124,14 +124,16 @@ class LabRunner {
         return !cell_ids_.insert({cell.experiment, cell.id}).second;
       });
       if (group.cells.empty()) continue;
-      const bool pending = std::any_of(group.cells.begin(), group.cells.end(),
-                                       [&](const Cell& cell) { return IsPending(cell); });
-      if (pending && options_.check_memory) {
-        const Status fits = options_.check_memory(model_->file(), group.n_rows);
-        if (!fits.ok()) return fits;
-      }
       outcome_.n_cells += static_cast<int>(group.cells.size());
-      for (const Cell& cell : group.cells) outcome_.n_kept += IsPending(cell) ? 0 : 1;
+      for (const Cell& cell : group.cells) {
+        if (!IsPending(cell)) {
+          ++outcome_.n_kept;
+        } else if (options_.check_memory) {
+          const Status fits = options_.check_memory(
+              model_->file(), MemoryOf(cell, group.n_rows, model_->model().n_vocab()));
+          if (!fits.ok()) return fits;
+        }
+      }
       groups_.push_back(std::move(group));
     }
     return Status();

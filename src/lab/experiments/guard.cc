@@ -232,6 +232,7 @@ class Guard : public Experiment {
       Json parameters{{"policy", way.way.label}};
       parameters.update(own);
       cells.push_back(MakeCell(kName, prefix.shared, parameters, prefix.n_rows));
+      cells.back().memory.n_logits = int64_t{OnText() ? 2 : 1} * prefixes_.n_generate;
       planned.ways[cells.back().id] = way;
     };
     const auto plain = [&](const std::string& label, const std::string& spec, bool sparse) {

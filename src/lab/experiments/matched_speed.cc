@@ -91,8 +91,10 @@ class MatchedSpeed : public Experiment {
       rows_.Add(std::move(prefix), rows.value(), n_speed_pairs_, cells);
       const Cell last = cells.back();
       const Json& shared = rows_.PrefixOf(last.group).shared;
-      for (const std::string& way : beside)
+      for (const std::string& way : beside) {
         cells.push_back(MakeCell("matched-speed", shared, {{"policy", way}}, last.n_rows));
+        cells.back().memory = TimedWayMemory(model, way, last.n_rows);
+      }
     }
     return cells;
   }
