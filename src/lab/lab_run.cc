@@ -226,8 +226,8 @@ class LabRunner {
   double SecondsLeft(const Cell* under_way, double share) {
     if (!seconds_left_) seconds_left_ = SumSecondsLeft();
     if (under_way == nullptr || !IsPending(*under_way)) return *seconds_left_;
-    return *seconds_left_ -
-           share * costs_.Expected(under_way->experiment, PolicyOf(*under_way), running_->n_rows);
+    return *seconds_left_ - share * costs_.Expected(LabCosts::WorkOf(
+                                        *under_way, PolicyOf(*under_way), running_->n_rows));
   }
 
   double SumSecondsLeft() const {
@@ -237,16 +237,17 @@ class LabRunner {
       for (const Cell& cell : group.cells) {
         if (!IsPending(cell)) continue;
         any = true;
-        left += costs_.Expected(cell.experiment, PolicyOf(cell), group.n_rows);
+        left += costs_.Expected(LabCosts::WorkOf(cell, PolicyOf(cell), group.n_rows));
       }
+      const Cell& first = group.cells[0];
       if (any && &group != running_)
-        left += costs_.Expected(group.cells[0].experiment, LabCosts::kPrefill, group.n_rows);
+        left += costs_.Expected(LabCosts::WorkOf(first, LabCosts::kPrefill, group.n_rows));
     }
     return left;
   }
 
   void AddCost(const Cell& cell, const std::string& part, int n_rows, double seconds) {
-    costs_.Add(cell.experiment, part, n_rows, seconds);
+    costs_.Add(LabCosts::WorkOf(cell, part, n_rows), seconds);
     seconds_left_.reset();
   }
 
