@@ -3,14 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <set>
 
+#include "base/top_two.h"
 #include "decode/rewritten.h"
 #include "decode/run.h"
 #include "lab/block_recall.h"
+#include "lab/guarded_run.h"
 #include "lab/observation.h"
 #include "lab/runs.h"
 #include "lab/test_lab.h"
@@ -280,6 +283,40 @@ TEST_F(TwoWaysTest, RowsDecodedAgainAreThoseOfDense) {
   const Result<Logits> alone = session_->Step(tokens_[kPrompt + 3]);
   ASSERT_TRUE(alone.ok());
   EXPECT_EQ(again[3], std::vector<float>(alone->begin(), alone->end()));
+}
+
+TEST_F(TwoWaysTest, TeachersTakeTheLogitsThatTheReferenceKept) {
+  DenseReference reference;
+  reference.tokens = {tokens_[kPrompt]};
+  ASSERT_TRUE(BeginRun(*session_, *plugin_, "dense").ok());
+  for (int i = 0; i < 3; ++i) {
+    const Result<Logits> logits = session_->Step(reference.tokens.back());
+    ASSERT_TRUE(logits.ok());
+    const TopTwo top = FindTopTwo(logits.value());
+    reference.tokens.push_back(top.token);
+    reference.margins.push_back(top.margin);
+    reference.decision_logits.insert(reference.decision_logits.end(), logits->begin(),
+                                     logits->end());
+  }
+  const std::vector<float> kept = reference.decision_logits;
+  plugin_->ResetCounters();
+  Result<std::vector<WayTeacher>> teachers = MakeTeachers(*session_, *plugin_, reference, {});
+  ASSERT_TRUE(teachers.ok()) << teachers.error();
+  EXPECT_EQ(plugin_->Counters().process.nodes, 0u) << "nothing is decoded once more";
+  ASSERT_EQ(teachers->size(), 1u);
+  EXPECT_EQ(teachers->at(0).dense_logits, kept);
+  EXPECT_EQ(teachers->at(0).dense_margins, reference.margins);
+  EXPECT_TRUE(std::ranges::equal(teachers->at(0).dense_tokens, reference.decisions()));
+  EXPECT_EQ(teachers->at(0).dense_tokens, teachers->at(0).targets);
+
+  // The text's own teacher is decoded; fed the same tokens it would have the same bits.
+  reference.decision_logits = kept;
+  const std::vector<Token> same = reference.tokens;
+  teachers = MakeTeachers(*session_, *plugin_, reference, same);
+  ASSERT_TRUE(teachers.ok()) << teachers.error();
+  ASSERT_EQ(teachers->size(), 2u);
+  EXPECT_EQ(teachers->at(1).dense_logits, kept);
+  EXPECT_EQ(teachers->at(1).dense_margins, reference.margins);
 }
 
 TEST_F(TwoWaysTest, MassOfBlocksIsThatOfThePolicies) {

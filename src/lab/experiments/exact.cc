@@ -165,9 +165,11 @@ class Exact : public Experiment {
     Session& session = *opened.value();
     Json dense_cell = prefix.shared;
     dense_cell["policy"] = kDense;
-    const Result<DenseReference> reference =
-        DecodeReference(run, session, prefix, planned.policies, prefixes_.n_generate,
-                        planned.to_end, CellId(dense_cell));
+    const Result<DenseReference> reference = DecodeReference(run, session, prefix,
+                                                             {.policies = planned.policies,
+                                                              .n_tokens = prefixes_.n_generate,
+                                                              .to_end = planned.to_end,
+                                                              .dense_cell = CellId(dense_cell)});
     if (!reference.ok()) return Error{reference.error()};
     const Result<IdentityProbe> probe = Probe(run, session, prefix.prompt);
     if (!probe.ok()) return Error{probe.error()};

@@ -353,9 +353,11 @@ class Guard : public Experiment {
     Session& session = *opened.value();
     const Status found = FindThresholds(run, session, planned, cells);
     if (!found.ok()) return found;
-    const Result<DenseReference> reference =
-        DecodeReference(run, session, planned.prefix, planned.policies, prefixes_.n_generate,
-                        /*to_end=*/false, planned.dense_cell);
+    Result<DenseReference> reference = DecodeReference(run, session, planned.prefix,
+                                                       {.policies = planned.policies,
+                                                        .n_tokens = prefixes_.n_generate,
+                                                        .keep_logits = true,
+                                                        .dense_cell = planned.dense_cell});
     if (!reference.ok()) return Error{reference.error()};
     const Result<std::vector<WayTeacher>> teachers =
         MakeTeachers(session, run.plugin(), reference.value(),
