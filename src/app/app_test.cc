@@ -3,10 +3,11 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <limits>
+#include <cstdio>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "app/machine.h"
 #include "app/output.h"
 #include "app/prompt.h"
+#include "app/session_setup.h"
 #include "app/table.h"
 
 namespace condense {
@@ -360,6 +362,70 @@ int LongestLine(const std::string& text) {
   return longest;
 }
 
+// stdout as another file while it lives.
+class StdoutTo {
+ public:
+  explicit StdoutTo(int file) : before_(dup(STDOUT_FILENO)) {
+    std::fflush(stdout);
+    dup2(file, STDOUT_FILENO);
+  }
+  ~StdoutTo() {
+    dup2(before_, STDOUT_FILENO);
+    close(before_);
+  }
+
+ private:
+  const int before_;
+};
+
+TEST(OutputWidth, IsTheTerminalsAndAPipeHasNone) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  winsize size = {};
+  size.ws_col = 132;
+  ASSERT_EQ(ioctl(terminal, TIOCSWINSZ, &size), 0);
+  const auto width = [](int file) {
+    const StdoutTo here(file);
+    return OutputWidth();
+  };
+  unsetenv("COLUMNS");
+  EXPECT_EQ(width(ends[1]), kNoWidthLimit);
+  EXPECT_EQ(width(terminal), 132);
+  setenv("COLUMNS", "100", 1);
+  EXPECT_EQ(width(ends[1]), 100);
+  EXPECT_EQ(width(terminal), 100) << "COLUMNS wins over the terminal";
+  for (const char* nothing : {"", "0", "-5", "wide", "80x"}) {
+    setenv("COLUMNS", nothing, 1);
+    EXPECT_EQ(width(terminal), 132) << nothing;
+  }
+  unsetenv("COLUMNS");
+  close(terminal);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(CheckMemory, CountsEveryCacheAndWhatIsBeside) {
+  MemoryNeed need{.n_context = 1000, .n_caches = 2, .logits_bytes = 300, .other_bytes = 70};
+  EXPECT_TRUE(CheckMemory(need, 10, 20370).ok());
+  EXPECT_TRUE(CheckMemory(need, 10, 0).ok()) << "not known";
+  need.way_out = "give smaller contexts";
+  const std::string why = CheckMemory(need, 10, 20369).error();
+  EXPECT_THAT(why, HasSubstr("a context of 1,000 tokens does not fit in memory"));
+  EXPECT_THAT(why, HasSubstr("its KV cache takes 10 kB (10 B a token), and 2 are held at once"));
+  EXPECT_THAT(why, HasSubstr("the logits kept 300 B, compute buffers 70 B"));
+  EXPECT_THAT(why, HasSubstr("(20370 bytes of 20369): give smaller contexts"));
+}
+
+TEST(Table, WithoutALimitHasEveryColumnWhole) {
+  const auto rows = MadeRows("mean:blocks=44,window=128,share=head_union,reuse=4,dense_layers=0-1");
+  const std::string table = CompareTable(rows, 128, kNoWidthLimit);
+  EXPECT_THAT(table, HasSubstr("dense_layers=0-1"));
+  EXPECT_THAT(table, HasSubstr("quartiles"));
+  EXPECT_THAT(table, HasSubstr("KL max"));
+}
+
 TEST(Table, FitsItsWidth) {
   const auto rows = MadeRows("mean:blocks=44");
   for (int width : {60, 80, 100, 160}) {
@@ -380,29 +446,6 @@ TEST(Table, LongPolicyNamesAreShortened) {
   const std::string table = CompareTable(rows, 128, 80);
   EXPECT_LE(LongestLine(table), 80) << table;
   EXPECT_THAT(table, HasSubstr("…"));
-}
-
-TEST(Output, WidthIsOfCOLUMNSAndUnlimitedWithoutATerminal) {
-  const char* before = std::getenv("COLUMNS");
-  const std::string kept = before ? before : "";
-  const int out = dup(STDOUT_FILENO), file = open("/dev/null", O_WRONLY);
-  ASSERT_GE(out, 0);
-  ASSERT_GE(file, 0);
-  fflush(stdout);
-  dup2(file, STDOUT_FILENO);
-  unsetenv("COLUMNS");
-  const int unlimited = OutputWidth();
-  setenv("COLUMNS", "120", 1);
-  const int asked = OutputWidth();
-  setenv("COLUMNS", "wide", 1);
-  const int unread = OutputWidth();
-  dup2(out, STDOUT_FILENO);
-  close(out);
-  close(file);
-  before ? setenv("COLUMNS", kept.c_str(), 1) : unsetenv("COLUMNS");
-  EXPECT_EQ(unlimited, std::numeric_limits<int>::max());
-  EXPECT_EQ(asked, 120);
-  EXPECT_EQ(unread, std::numeric_limits<int>::max());
 }
 
 TEST(Table, WidthCountsCharacters) {

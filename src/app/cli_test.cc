@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class CliTest : public CommandTest {
  protected:
@@ -71,6 +73,59 @@ TEST_F(CliTest, ReportOfALabFolderIsAPage) {
   const std::string html((std::istreambuf_iterator<char>(page)), {});
   EXPECT_THAT(html, HasSubstr("<article class=\"run\" id=\"lab-made\">"));
   EXPECT_THAT(html, HasSubstr("href=\"./lab/records-0.jsonl\""));
+}
+
+// Into a file, as here, a table has all its columns, however wide; COLUMNS says otherwise.
+TEST_F(CliTest, ATableInAFileIsWhole) {
+  std::filesystem::create_directories(Path("lab"));
+  Write("lab/records-0.jsonl",
+        R"({"schema":1,"record":"run","program":"condense lab","model":"made.gguf"})"
+        "\n"
+        R"({"schema":1,"record":"plan","experiment":"survival","cells":["policy=mean"]})"
+        "\n"
+        R"({"schema":1,"record":"policy","experiment":"survival","cell":"policy=mean",)"
+        R"("policy":"mean","teacher":"greedy","n_decisions":127,"tf_match":0.5,"kl_mean":0.5,)"
+        R"("ppl_ratio":1.5,"kv_read_share":0.1,"nominal_rows_per_query_head":97})"
+        "\n"
+        R"({"schema":1,"record":"cell","experiment":"survival","cell":"policy=mean",)"
+        R"("policy":"mean","state":"done","group":"","parameters":{"policy":"mean"}})"
+        "\n");
+  const auto header = [&] {
+    const Outcome outcome = Run({"lab", "status", Path("lab")});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const size_t begin = outcome.out.find("context  policy");
+    if (begin == std::string::npos) return outcome.out;
+    return outcome.out.substr(begin, outcome.out.find('\n', begin) - begin);
+  };
+  unsetenv("COLUMNS");
+  const std::string whole = header();
+  for (const char* column : {"rows", "read", "T_sig", "TF match", "ΔPPL", "KL"})
+    EXPECT_THAT(whole, HasSubstr(column));
+  EXPECT_GT(whole.size(), 90u);
+  setenv("COLUMNS", "60", 1);
+  const std::string narrow = header();
+  unsetenv("COLUMNS");
+  EXPECT_LE(narrow.size(), 60u);
+  EXPECT_THAT(narrow, Not(HasSubstr("read")));
+  EXPECT_THAT(narrow, HasSubstr("TF match"));
+}
+
+TEST_F(CliTest, ALabSpecSaysWhereAPolicyIsNone) {
+  const auto refused = [&](const std::string& experiment, const std::string& key,
+                           const std::string& value, const std::string& why) {
+    const std::string spec = Write(
+        "x.toml", "experiment = \"" + experiment + "\"\n" + key + " = [\n  \"" + value + "\"]\n");
+    ExpectRefused({"lab", "run", spec, "--out", Path("made")},
+                  "condense: spec '" + spec + "', line 3: " + key + " = '" + value + "': " + why);
+  };
+  const std::string near = "policy 'quset' is unknown; did you mean 'quest'?";
+  for (const char* experiment : {"equal-bytes", "survival", "needle", "guard", "mass"})
+    refused(experiment, "policies", "quset", near);
+  refused("exact", "drafts", "lookup+quset:blocks=4", near);
+  refused("survival", "policies", "mean:blocsk=2",
+          "policy 'mean' has no key 'blocsk'; did you mean 'blocks'?");
+  refused("equal-bytes", "policies", "mean:window=64", "name it without its keys");
+  EXPECT_FALSE(std::filesystem::exists(Path("made")));
 }
 
 TEST_F(CliTest, HelpAndVersionSucceed) {

@@ -107,7 +107,8 @@ std::optional<Failure> CutPrompt(const CompareFlags& flags, Setup& setup) {
   // The dense ones of every teacher.
   const uint64_t n_teachers = setup.prompt.continuation.empty() ? 1 : 2;
   setup.logits_bytes = 4 * n_teachers * model.n_vocab() * flags.n_generate;
-  const Status fits = CheckMemory(setup.file, flags.decode, setup.n_context, setup.logits_bytes);
+  const Status fits = CheckMemory(
+      setup.file, flags.decode, {.n_context = setup.n_context, .logits_bytes = setup.logits_bytes});
   if (!fits.ok()) return Failure{kExitUsage, fits.error()};
   return std::nullopt;
 }
@@ -123,7 +124,8 @@ std::optional<Failure> SetUp(const CompareFlags& flags, Setup& setup) {
   setup.text = std::move(text.value());
   if (const auto failure = setup.Find(flags.decode)) return failure;
   if (flags.decode.n_context > 0) {
-    const Status fits = CheckMemory(setup.file, flags.decode, flags.decode.n_context, 0);
+    const Status fits =
+        CheckMemory(setup.file, flags.decode, {.n_context = flags.decode.n_context});
     if (!fits.ok()) return Failure{kExitUsage, fits.error()};
   }
   if (const auto failure = setup.LoadModel()) return failure;

@@ -206,8 +206,14 @@ int RunShare(const LabFlags& flags, const std::vector<std::string>& argv, WorkSh
     run.model_sha256 = model.sha256();
     return run;
   };
-  options.check_memory = [&](const ModelFile& file, int n_rows) {
-    return CheckMemory(file, decode, n_rows, 0);
+  options.check_memory = [&](const ModelFile& file, const LabMemory& need) {
+    return CheckMemory(
+        file, decode,
+        {.n_context = need.n_rows,
+         .n_caches = need.n_caches,
+         .logits_bytes = need.logits_bytes,
+         .other_bytes = need.other_bytes,
+         .way_out = "give smaller contexts in the spec, or pass -ctk q8_0 -ctv q8_0"});
   };
 
   Progress progress;

@@ -8,8 +8,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 
+#include "base/text.h"
 #include "decode/log.h"
 
 namespace condense {
@@ -78,12 +78,13 @@ void RouteHostLog(bool verbose) {
 
 int OutputWidth() {
   if (const char* columns = std::getenv("COLUMNS")) {
-    const int width = std::atoi(columns);
-    if (width > 0) return std::clamp(width, 40, 1000);
+    const Result<int64_t> width = ParseInt(columns);
+    if (width.ok() && width.value() > 0)
+      return static_cast<int>(std::min<int64_t>(width.value(), kNoWidthLimit));
   }
-  if (winsize size = {}; ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
-    return size.ws_col > 0 ? size.ws_col : 80;
-  return std::numeric_limits<int>::max();
+  if (winsize size = {}; ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    return size.ws_col;
+  return kNoWidthLimit;
 }
 
 std::string FormatDuration(double seconds) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -50,7 +51,9 @@ int Fail(const Failure& failure);
 // The host's log: errors always, all of it where `verbose`.
 void RouteHostLog(bool verbose);
 
-// What COLUMNS says, else the columns of the terminal on stdout; without a terminal there is no limit.
+// Characters that a line of a table may take on stdout: $COLUMNS where it is a whole number above
+// 0, else the terminal's columns; a pipe, a file or a terminal that does not say has no limit.
+inline constexpr int kNoWidthLimit = std::numeric_limits<int>::max();
 int OutputWidth();
 
 // "1:05" or "2:03:10".

@@ -134,7 +134,8 @@ int RunCommand(const RunFlags& flags) {
     if (!checked.ok()) return Fail(kExitUsage, checked.error());
   }
   if (flags.decode.n_context > 0) {
-    const Status fits = CheckMemory(file.value(), flags.decode, flags.decode.n_context, 0);
+    const Status fits =
+        CheckMemory(file.value(), flags.decode, {.n_context = flags.decode.n_context});
     if (!fits.ok()) return Fail(kExitUsage, fits.error());
   }
   Result<std::unique_ptr<Model>> loaded = Model::Load(file->path);
@@ -152,7 +153,7 @@ int RunCommand(const RunFlags& flags) {
       CheckLength(n_prompt, flags.n_generate, flags.decode.n_context, opened.model->n_positions());
   if (!length.ok()) return Fail(kExitUsage, length.error());
   const int n_context = ContextFor(flags.decode, n_prompt + flags.n_generate);
-  const Status fits = CheckMemory(file.value(), flags.decode, n_context, 0);
+  const Status fits = CheckMemory(file.value(), flags.decode, {.n_context = n_context});
   if (!fits.ok()) return Fail(kExitUsage, fits.error());
   if (stepped) {
     const Status holds = stepped->Check(file.value(), *opened.model, policy.value(), n_prompt);

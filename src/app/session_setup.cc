@@ -79,22 +79,28 @@ Result<double> ReadConfidence(const std::string& text) {
   return confidence;
 }
 
-Status CheckMemory(const ModelFile& model, const DecodeFlags& flags, int64_t n_context,
-                   uint64_t extra_bytes) {
-  const uint64_t available = AvailableMemory();
+Status CheckMemory(const MemoryNeed& need, uint64_t kv_bytes, uint64_t available) {
+  const uint64_t cache = kv_bytes * static_cast<uint64_t>(need.n_context);
+  const uint64_t all =
+      cache * static_cast<uint64_t>(need.n_caches) + need.logits_bytes + need.other_bytes;
+  if (available == 0 || all <= available) return Status();
+  std::string parts;
+  if (need.n_caches > 1) parts += fmt::format(", and {} are held at once", need.n_caches);
+  if (need.logits_bytes > 0)
+    parts += fmt::format(", the logits kept {}", FormatBytes(need.logits_bytes));
+  if (need.other_bytes > 0)
+    parts += fmt::format(", compute buffers {}", FormatBytes(need.other_bytes));
+  return Error{fmt::format(
+      "a context of {} tokens does not fit in memory: its KV cache takes {} ({} a token){}, and {} "
+      "are free ({} bytes of {}): {}",
+      FormatCount(need.n_context), FormatBytes(cache), FormatBytes(kv_bytes), parts,
+      FormatBytes(available), all, available, need.way_out)};
+}
+
+Status CheckMemory(const ModelFile& model, const DecodeFlags& flags, const MemoryNeed& need) {
   const Result<uint64_t> per_token = model.KvBytesPerToken(flags.k_type, flags.v_type);
   if (!per_token.ok()) return Error{per_token.error()};
-  const uint64_t cache = per_token.value() * static_cast<uint64_t>(n_context);
-  if (available > 0 && cache + extra_bytes > available) {
-    return Error{fmt::format(
-        "a context of {} tokens does not fit in memory: its KV cache takes {} ({} a token){}, and "
-        "{} "
-        "are free ({} bytes of {}): pass a smaller -c, a shorter prompt, or -ctk q8_0 -ctv q8_0",
-        FormatCount(n_context), FormatBytes(cache), FormatBytes(per_token.value()),
-        extra_bytes > 0 ? fmt::format(", the logits kept {}", FormatBytes(extra_bytes)) : "",
-        FormatBytes(available), cache + extra_bytes, available)};
-  }
-  return Status();
+  return CheckMemory(need, per_token.value(), AvailableMemory());
 }
 
 int ThreadsOf(const DecodeFlags& flags) {
@@ -135,7 +141,8 @@ std::optional<Failure> DecodeParts::LoadModel() {
 
 std::optional<Failure> DecodeParts::Open(const DecodeFlags& flags, int n_context,
                                          uint64_t extra_bytes) {
-  const Status fits = CheckMemory(file, flags, n_context, extra_bytes);
+  const Status fits =
+      CheckMemory(file, flags, {.n_context = n_context, .logits_bytes = extra_bytes});
   if (!fits.ok()) return Failure{kExitUsage, fits.error()};
   Result<std::unique_ptr<Session>> opened = OpenSession(*model, *plugin, flags, n_context);
   if (!opened.ok()) return Failure{kExitFailed, opened.error()};

@@ -44,9 +44,18 @@ Result<Plugin> LoadPlugin();
 // --confidence: a share.
 Result<double> ReadConfidence(const std::string& text);
 
-// Whether a cache of `n_context` rows, and `extra_bytes` beside it, fit the memory that is free.
-Status CheckMemory(const ModelFile& model, const DecodeFlags& flags, int64_t n_context,
-                   uint64_t extra_bytes);
+// What is held beside the model.
+struct MemoryNeed {
+  int64_t n_context = 0;  // rows of a cache
+  int n_caches = 1;
+  uint64_t logits_bytes = 0, other_bytes = 0;
+  std::string way_out = "pass a smaller -c, a shorter prompt, or -ctk q8_0 -ctv q8_0";
+};
+// Whether it fits: `kv_bytes`, of a cache's row; `available`, 0: not known. The error names each
+// part.
+Status CheckMemory(const MemoryNeed& need, uint64_t kv_bytes, uint64_t available);
+// With the model's cache and the memory that is free.
+Status CheckMemory(const ModelFile& model, const DecodeFlags& flags, const MemoryNeed& need);
 
 int ThreadsOf(const DecodeFlags& flags);
 

@@ -24,7 +24,7 @@ int DisplayWidth(const std::string& text);
 // wide.
 std::string RenderTable(std::vector<TableColumn> columns, int width);
 
-// The result of a comparison, in `width` characters, with the legend of the columns that are shown.
+// The result of a comparison, in `width` characters.
 std::string CompareTable(const std::vector<CompareRow>& rows, int n_generate, int width);
 
 }  // namespace condense

@@ -11,8 +11,6 @@
 namespace condense {
 namespace {
 
-constexpr const char* kAll = "all";
-
 // What a registered policy says of a key: its default, or nothing where it has no such key.
 class Keys {
  public:
@@ -139,16 +137,18 @@ Result<CellPlan> PlanCells(
   std::vector<std::string> registered;
   for (const Json& policy : policies) registered.push_back(policy.value("name", ""));
   for (const std::string& name : request.names) {
-    if (name == kAll || std::find(registered.begin(), registered.end(), name) != registered.end())
+    if (name == kAllPolicies ||
+        std::find(registered.begin(), registered.end(), name) != registered.end())
       continue;
-    return Error{fmt::format("policy {} is unknown{} (policies: {}, or all)",
-                             Quote(name), DidYouMean(name, registered), JoinNames(registered))};
+    return Error{fmt::format("policy {} is unknown{} (policies: {}, or all)", Quote(name),
+                             DidYouMean(name, registered), JoinNames(registered))};
   }
   Planner planner(request, canonical);
   for (const Json& policy : policies) {
     const std::string name = policy.value("name", "");
-    const bool wanted = std::any_of(request.names.begin(), request.names.end(),
-                                    [&](const std::string& n) { return n == kAll || n == name; });
+    const bool wanted =
+        std::any_of(request.names.begin(), request.names.end(),
+                    [&](const std::string& n) { return n == kAllPolicies || n == name; });
     if (wanted) planner.Add(name, Keys(policy));
   }
   return planner.Take();

@@ -18,6 +18,8 @@ namespace condense {
 // dense in another summation order, shows the noise.
 inline constexpr std::array<const char*, 2> kBaselines = {"dense", "control"};
 bool IsBaseline(const std::string& policy);
+// Stands for every registered policy where names are asked for.
+inline constexpr const char* kAllPolicies = "all";
 
 // One policy at one budget.
 struct CompareCell {
@@ -48,7 +50,7 @@ struct CellPlan {
 };
 
 struct CellRequest {
-  std::vector<std::string> names;  // "all", or policies
+  std::vector<std::string> names;  // kAllPolicies, or policies
   std::vector<double> budgets;     // shares of dense's bytes, (0, 1]
   double visible_rows = 0;         // mean over the decisions to come
 };

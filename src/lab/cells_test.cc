@@ -78,9 +78,11 @@ TEST(PrintPercent, SharesReadAsTheyWereTyped) {
 }
 
 TEST(Costs, OwnRowsTellMoreThanOthers) {
-  const std::vector<RowCost> done = {{"slow", 30}, {"fast", 2}, {"fast", 4}};
-  // A fast row begun, then a slow one and one of a kind never seen (12 on average).
-  EXPECT_DOUBLE_EQ(EstimateLeft(done, {"fast", 1}, 0.1, {"slow", "new"}), 2 + 30 + 12);
+  CostHistory done;
+  done.Add({"slow"}, 1, 30);
+  for (int i = 0; i < 2; ++i) done.Add({"fast"}, 1, 3);
+  // A fast row begun, then a slow one and one of a kind never seen: between a slow and a fast one.
+  EXPECT_DOUBLE_EQ(EstimateLeft(done, {"fast", 1}, 0.1, {"slow", "new"}), 2 + 30 + 16.5);
   // Its own pace counts once it is well under way.
   EXPECT_DOUBLE_EQ(EstimateLeft(done, {"new", 5}, 0.5, {}), 5);
   EXPECT_DOUBLE_EQ(EstimateLeft({}, {"new", 2}, 0.1, {"new"}), 18 + 20);
@@ -89,12 +91,73 @@ TEST(Costs, OwnRowsTellMoreThanOthers) {
 }
 
 TEST(Costs, RowsThatWereNotRunSayNothing) {
-  std::vector<RowCost> done;
-  AddCost({.policy = "mean:budget=1%", .name = "mean", .state = "unmet", .seconds = 0.25}, done);
+  CostHistory done;
+  const CellRecord unmet{
+      .policy = "mean:budget=1%", .name = "mean", .state = "unmet", .seconds = 0.25};
+  for (const bool recorded : {true, false}) AddCost(unmet, recorded, done);
   EXPECT_TRUE(done.empty());
-  AddCost({.policy = "mean:budget=8%", .name = "mean", .seconds = 40}, done);
-  AddCost({.policy = "mean:budget=2%", .name = "mean", .state = "unmet", .seconds = 0.25}, done);
+  AddCost({.policy = "mean:budget=8%", .name = "mean", .seconds = 40}, /*recorded=*/true, done);
+  AddCost(unmet, /*recorded=*/false, done);
   EXPECT_DOUBLE_EQ(EstimateLeft(done, {"mean", 1}, 0.01, {}), 39);
+}
+
+// Five policies of unlike cost, one prefix after another; their true costs are `kTrue`.
+struct MadeRun {
+  static constexpr int kPolicies = 5;
+  static double True(int policy) { return 4.0 * (policy + 1); }
+  // Of what is left of `n` prefixes behind `done` cells.
+  static double TrueLeft(int done, int n) {
+    double left = 0;
+    for (int i = done; i < n * kPolicies; ++i) left += True(i % kPolicies);
+    return left;
+  }
+  static CostHistory::Kind Of(int i) { return {std::to_string(i % kPolicies)}; }
+  double Left(int done, int n) const {
+    double left = 0;
+    for (int i = done; i < n * kPolicies; ++i) left += history.Expected(Of(i), 1);
+    return left;
+  }
+  CostHistory history;
+};
+
+TEST(CostHistory, WhatABusyMachineRecordedMisleadsForAFewPartsOnly) {
+  MadeRun run;
+  for (int i = 0; i < 10; ++i) run.history.Record(MadeRun::Of(i), 1, 13.5 * MadeRun::True(i % 5));
+  EXPECT_NEAR(run.Left(10, 50) / MadeRun::TrueLeft(10, 50), 13.5, 1e-9) << "nothing else is known";
+  for (int i = 10; i < 60; ++i) {
+    run.history.Add(MadeRun::Of(i), 1, MadeRun::True(i % 5) * (i % 2 == 0 ? 1.1 : 0.9));
+    if (i < 12) continue;
+    EXPECT_NEAR(run.Left(i + 1, 50) / MadeRun::TrueLeft(i + 1, 50), 1, 0.15) << i;
+  }
+}
+
+TEST(CostHistory, FollowsAMachineThatBecomesFreeOrBusy) {
+  for (const double factor : {13.5, 1 / 13.5}) {
+    MadeRun run;
+    for (int i = 0; i < 20; ++i) run.history.Add(MadeRun::Of(i), 1, factor * MadeRun::True(i % 5));
+    for (int i = 20; i < 60; ++i) {
+      run.history.Add(MadeRun::Of(i), 1, MadeRun::True(i % 5));
+      if (i < 29) continue;
+      EXPECT_NEAR(run.Left(i + 1, 50) / MadeRun::TrueLeft(i + 1, 50), 1, 0.15) << i;
+    }
+  }
+}
+
+TEST(CostHistory, OneDisturbedPartMovesNothing) {
+  MadeRun run;
+  for (int i = 0; i < 25; ++i)
+    run.history.Add(MadeRun::Of(i), 1, MadeRun::True(i % 5) * (i == 19 ? 50 : 1));
+  EXPECT_NEAR(run.Left(25, 50) / MadeRun::TrueLeft(25, 50), 1, 1e-9);
+}
+
+TEST(CostHistory, PartsOfTheNearestSizeTell) {
+  CostHistory history;
+  for (int i = 0; i < 4; ++i) history.Record({"mean"}, 100, 10);
+  history.Record({"mean"}, 400, 16);
+  history.Record({"mean"}, 400, 0);  // done together with another
+  EXPECT_DOUBLE_EQ(history.Expected({"mean"}, 800), 32) << "not as of 100 rows";
+  EXPECT_DOUBLE_EQ(history.Expected({"mean"}, 50), 5);
+  EXPECT_TRUE(std::isnan(history.Expected({"quest"}, 50)));
 }
 
 TEST(RowMapTest, SharesOfWhatWasVisible) {

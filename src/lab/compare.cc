@@ -50,7 +50,7 @@ class Comparison {
         n_vocab_(session.model().n_vocab()) {
     CONDENSE_CHECK(spec.n_generate >= 2 && !spec.prompt.empty());
     has_text_ = spec.text_continuation.size() >= static_cast<size_t>(spec.n_generate);
-    for (const CellRecord& cell : spec.finished) AddCost(cell, costs_);
+    for (const CellRecord& cell : spec.finished) AddCost(cell, /*recorded=*/true, costs_);
   }
 
   Status Run() {
@@ -124,7 +124,7 @@ class Comparison {
     row.cell.name = row_.name;
     row.cell.budget = row_.budget;
     row.cell.seconds = SecondsSince(row_start_);
-    AddCost(row.cell, costs_);
+    AddCost(row.cell, /*recorded=*/false, costs_);
     return events_.on_row(row);
   }
 
@@ -400,7 +400,7 @@ class Comparison {
   int64_t n_done_ = 0, n_total_ = 0;  // steps of the row
   int n_rows_ = 0, n_left_ = 0;       // in all; after the row at work
   std::vector<std::string> pending_;  // names of those of them that are to run
-  std::vector<RowCost> costs_;
+  CostHistory costs_;
 };
 
 }  // namespace

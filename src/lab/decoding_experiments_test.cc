@@ -195,6 +195,18 @@ TEST(GuardTable, PutsTheRiskSeenBesideThePromise) {
   EXPECT_TRUE(FindRow(apart[0], {"near.txt", label + " [2]"}));
   EXPECT_TRUE(FindRow(apart[1], {label + " [2]", "30.0 %", "1"}));
 
+  // Guards of runs of other lengths or caches promise nothing together.
+  two = {cells[1], cells[1]};
+  two[1].parameters["tokens"] = 32;
+  const std::vector<LabTable> lengths = Info("guard").tables(two);
+  ASSERT_EQ(lengths.size(), 4u);
+  EXPECT_THAT(lengths[1].title, HasSubstr("tokens 32"));
+  for (size_t i : {0, 1}) {
+    row = FindRow(lengths[i], {"near.txt", label});
+    ASSERT_TRUE(row);
+    EXPECT_EQ((*row)[4], "0 of 100");
+  }
+
   for (FinishedCell& cell : cells) {
     for (Json& line : cell.lines) {
       if (line["record"] == "guard") line["certified"] = false;

@@ -23,11 +23,10 @@ Status CheckKeptTokens(GroupRun& run, const std::string& dense_cell,
 }  // namespace
 
 Result<DenseReference> DecodeReference(GroupRun& run, Session& session, const LabPrefix& prefix,
-                                       std::span<const std::string> policies, int n_tokens,
-                                       bool to_end, const std::string& dense_cell) {
+                                       const ReferenceSpec& spec) {
   const Plugin& plugin = run.plugin();
   const Result<DensePrefillResult> prefill = DensePrefill(
-      session, plugin, prefix.prompt, policies,
+      session, plugin, prefix.prompt, spec.policies,
       [&](int n_done, int n_total) { run.Preparing("dense prefill", n_done, n_total); });
   if (!prefill.ok()) return Error{prefill.error()};
   run.Spent("prefill", prefill->seconds);
@@ -39,14 +38,19 @@ Result<DenseReference> DecodeReference(GroupRun& run, Session& session, const La
   const Status begun = BeginRun(session, plugin, "dense");
   if (!begun.ok()) return Error{begun.error()};
   const Model& model = session.model();
-  while (static_cast<int>(reference.tokens.size()) < n_tokens &&
-         !(to_end && model.IsEndOfGeneration(reference.tokens.back()))) {
+  while (static_cast<int>(reference.tokens.size()) < spec.n_tokens &&
+         !(spec.to_end && model.IsEndOfGeneration(reference.tokens.back()))) {
     const Result<Logits> logits = session.Step(reference.tokens.back());
     if (!logits.ok()) return Error{logits.error()};
     const TopTwo top = FindTopTwo(logits.value());
     reference.tokens.push_back(top.token);
     reference.margins.push_back(top.margin);
-    run.Preparing("dense continuation", static_cast<int64_t>(reference.tokens.size()), n_tokens);
+    if (spec.keep_logits) {
+      reference.decision_logits.insert(reference.decision_logits.end(), logits->begin(),
+                                       logits->end());
+    }
+    run.Preparing("dense continuation", static_cast<int64_t>(reference.tokens.size()),
+                  spec.n_tokens);
   }
   PromptRecord& prompt = reference.prompt;
   prompt.n_prompt = static_cast<int>(prefix.prompt.size());
@@ -55,7 +59,7 @@ Result<DenseReference> DecodeReference(GroupRun& run, Session& session, const La
   prompt.dense_text = model.Pieces(reference.tokens);
   prompt.first_token = reference.first();
   prompt.first_token_text = model.Pieces({reference.first()})[0];
-  const Status same = CheckKeptTokens(run, dense_cell, reference.tokens);
+  const Status same = CheckKeptTokens(run, spec.dense_cell, reference.tokens);
   if (!same.ok()) return Error{same.error()};
   return reference;
 }

@@ -16,7 +16,9 @@
 namespace condense {
 
 struct DenseReference {
-  std::vector<float> logits;    // after the prompt
+  std::vector<float> logits;  // after the prompt
+  // [n_decisions, n_vocab], of the decisions, where they were to be kept.
+  std::vector<float> decision_logits;
   std::vector<Token> tokens;    // the first by the prefill, then the decisions
   std::vector<double> margins;  // of the decisions: dense top-1 minus top-2, logits
   PromptRecord prompt;
@@ -25,13 +27,18 @@ struct DenseReference {
   std::span<const Token> decisions() const { return std::span(tokens).subspan(1); }
 };
 
-// Prefills the prefix dense, with what `policies` want kept of it, and decodes `n_tokens`, the
-// first by the prefill. `to_end`: no further than the end of the answer. The group's dense cell is
-// `dense_cell`. Errors: decoding fails, the plug-in saw no attention of this model, the folder's
-// dense cell has other tokens.
+struct ReferenceSpec {
+  std::span<const std::string> policies;  // the prefill keeps what they want of it
+  int n_tokens = 2;                       // the first by the prefill
+  bool to_end = false;                    // no further than the end of the answer
+  bool keep_logits = false;               // n_vocab floats a decision
+  std::string dense_cell;                 // the group's, by its id
+};
+
+// Prefills the prefix dense and decodes behind it. Errors: decoding fails, the plug-in saw no
+// attention of this model, the folder's dense cell has other tokens.
 Result<DenseReference> DecodeReference(GroupRun& run, Session& session, const LabPrefix& prefix,
-                                       std::span<const std::string> policies, int n_tokens,
-                                       bool to_end, const std::string& dense_cell);
+                                       const ReferenceSpec& spec);
 
 // Seconds of `n_decisions` greedy decisions after `first_token`, whatever `step` decodes with. The
 // first, which takes what a change of policy and summaries cost upon itself, is not counted: two

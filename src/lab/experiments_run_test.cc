@@ -3,17 +3,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <set>
 
+#include "base/top_two.h"
 #include "decode/rewritten.h"
 #include "decode/run.h"
 #include "lab/block_recall.h"
+#include "lab/guarded_run.h"
 #include "lab/observation.h"
 #include "lab/runs.h"
 #include "lab/test_lab.h"
+#include "lab/timed_cells.h"
 
 namespace condense {
 namespace {
@@ -179,6 +183,34 @@ TEST_F(ExperimentsRunTest, MatchedSpeed) {
   EXPECT_GT(plugin_->Counters().process.nodes, 0u) << "dense blocks are the plug-in's";
 }
 
+TEST_F(ExperimentsRunTest, MatchedSpeedCountsWhatItHoldsBeside) {
+  LabOptions options = Options();
+  options.specs = {Spec("matched-speed", "texts = [\"" + std::string(kText) +
+                                             "\"]\noffsets = [0]\ncontexts = [400]\ntokens = 6\n"
+                                             "policies = [\"mean:blocks=2\"]\n")};
+  std::vector<LabMemory> needs;
+  options.check_memory = [&](const ModelFile&, const LabMemory& need) {
+    needs.push_back(need);
+    return needs.size() < 6 ? Status() : Status(Error{"seen"});
+  };
+  EXPECT_EQ(RunLab(*plugin_, options, {}, *WorkAlone()).error(), "seen");
+  ASSERT_EQ(needs.size(), 6u) << "dense, the control, the policy, and three ways beside";
+  constexpr uint64_t kVocab = 49152, kBatch = 512, kHeads = 9;
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(needs[i].n_caches, 1);
+    EXPECT_EQ(needs[i].logits_bytes, 4 * kVocab * 2 * 6) << "of two teachers";
+  }
+  EXPECT_EQ(needs[3].n_caches, 2) << "llama.cpp's own";
+  EXPECT_EQ(needs[3].other_bytes, 4 * kVocab * kBatch);
+  EXPECT_EQ(needs[4].n_caches, 2);
+  EXPECT_EQ(needs[4].other_bytes, needs[3].other_bytes) << "scores of so few rows are fewer";
+  EXPECT_EQ(needs[5].n_caches, 1) << "exact decoding uses the session's";
+  const Result<std::unique_ptr<LabModel>> model = LabModel::Load(CONDENSE_TEST_MODEL, *plugin_, {});
+  ASSERT_TRUE(model.ok()) << model.error();
+  EXPECT_EQ(TimedWayMemory(*model.value(), kHostNoFlash, 8192).other_bytes,
+            4 * 8192 * (kHeads + 1) * kBatch);
+}
+
 TEST_F(ExperimentsRunTest, FirstVersion) {
   const auto cells = RunWhole("first-version",
                               "offsets = [0]\ncontexts = [400]\ntokens = 6\nweight_decisions = 3\n"
@@ -251,6 +283,40 @@ TEST_F(TwoWaysTest, RowsDecodedAgainAreThoseOfDense) {
   const Result<Logits> alone = session_->Step(tokens_[kPrompt + 3]);
   ASSERT_TRUE(alone.ok());
   EXPECT_EQ(again[3], std::vector<float>(alone->begin(), alone->end()));
+}
+
+TEST_F(TwoWaysTest, TeachersTakeTheLogitsThatTheReferenceKept) {
+  DenseReference reference;
+  reference.tokens = {tokens_[kPrompt]};
+  ASSERT_TRUE(BeginRun(*session_, *plugin_, "dense").ok());
+  for (int i = 0; i < 3; ++i) {
+    const Result<Logits> logits = session_->Step(reference.tokens.back());
+    ASSERT_TRUE(logits.ok());
+    const TopTwo top = FindTopTwo(logits.value());
+    reference.tokens.push_back(top.token);
+    reference.margins.push_back(top.margin);
+    reference.decision_logits.insert(reference.decision_logits.end(), logits->begin(),
+                                     logits->end());
+  }
+  const std::vector<float> kept = reference.decision_logits;
+  plugin_->ResetCounters();
+  Result<std::vector<WayTeacher>> teachers = MakeTeachers(*session_, *plugin_, reference, {});
+  ASSERT_TRUE(teachers.ok()) << teachers.error();
+  EXPECT_EQ(plugin_->Counters().process.nodes, 0u) << "nothing is decoded once more";
+  ASSERT_EQ(teachers->size(), 1u);
+  EXPECT_EQ(teachers->at(0).dense_logits, kept);
+  EXPECT_EQ(teachers->at(0).dense_margins, reference.margins);
+  EXPECT_TRUE(std::ranges::equal(teachers->at(0).dense_tokens, reference.decisions()));
+  EXPECT_EQ(teachers->at(0).dense_tokens, teachers->at(0).targets);
+
+  // The text's own teacher is decoded; fed the same tokens it would have the same bits.
+  reference.decision_logits = kept;
+  const std::vector<Token> same = reference.tokens;
+  teachers = MakeTeachers(*session_, *plugin_, reference, same);
+  ASSERT_TRUE(teachers.ok()) << teachers.error();
+  ASSERT_EQ(teachers->size(), 2u);
+  EXPECT_EQ(teachers->at(1).dense_logits, kept);
+  EXPECT_EQ(teachers->at(1).dense_margins, reference.margins);
 }
 
 TEST_F(TwoWaysTest, MassOfBlocksIsThatOfThePolicies) {

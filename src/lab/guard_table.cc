@@ -108,10 +108,9 @@ std::string Held(const GuardRow& row, const Interval& seen) {
   return seen.low > row.risk ? "NO" : seen.high <= row.risk ? "yes" : "open";
 }
 
-LabTable RiskTable(const std::string& model, int64_t context, const std::vector<GuardRow>& rows) {
+LabTable RiskTable(const RowSetting& setting, const std::vector<GuardRow>& rows) {
   LabTable table;
-  table.title =
-      fmt::format("guard: {}, context {}: risk on texts beside what was promised", model, context);
+  table.title = "guard: " + setting.Title() + ": risk on texts beside what was promised";
   table.columns = {{"text", true, 0},         {"policy", true, 0},   {"on", true, 0},
                    {"redone", false, 0},      {"differ", false, 0},  {"of taken", false, 2},
                    {"risk seen", true, 0},    {"promise", false, 1}, {"kept", true, 0},
@@ -224,33 +223,40 @@ Interval ExactInterval(int64_t n_seen, int64_t n) {
 
 std::vector<LabTable> GuardTables(std::span<const FinishedCell> finished) {
   const std::vector<FinishedCell> cells = TellCalibrationsApart(finished);
-  std::vector<std::pair<std::string, int64_t>> settings;  // model, context
+  std::vector<LabTable> tables;
+  const auto add = [&](LabTable table) {
+    if (!table.rows.empty()) tables.push_back(std::move(table));
+  };
+  std::vector<std::pair<std::string, int64_t>> certified;  // model, context
+  std::vector<std::vector<const FinishedCell*>> calibrations;
   std::vector<FinishedCell> ways;
   for (const FinishedCell& cell : cells) {
+    if (!IsCalibration(cell)) {
+      ways.push_back(cell);
+      continue;
+    }
     const std::pair setting{ModelName(cell.parameters),
                             cell.parameters.value("context", int64_t{0})};
-    if (std::find(settings.begin(), settings.end(), setting) == settings.end())
-      settings.push_back(setting);
-    if (!IsCalibration(cell)) ways.push_back(cell);
-  }
-  std::vector<LabTable> tables;
-  for (const auto& [model, context] : settings) {
-    std::vector<const FinishedCell*> calibrations, others;
-    for (const FinishedCell& cell : cells) {
-      if (ModelName(cell.parameters) != model ||
-          cell.parameters.value("context", int64_t{0}) != context)
-        continue;
-      (IsCalibration(cell) ? calibrations : others).push_back(&cell);
+    const auto known = std::find(certified.begin(), certified.end(), setting);
+    if (known == certified.end()) {
+      certified.push_back(setting);
+      calibrations.push_back({&cell});
+    } else {
+      calibrations[known - certified.begin()].push_back(&cell);
     }
-    LabTable certified = CertifiedTable(model, context, calibrations);
-    if (!certified.rows.empty()) tables.push_back(std::move(certified));
-    LabTable risk = RiskTable(model, context, CollectGuards(others));
-    if (!risk.rows.empty()) tables.push_back(std::move(risk));
   }
-  for (const RowSetting& setting : CollectSettings(ways, kOwn)) {
-    LabTable table = WaysTable(setting);
-    if (!table.rows.empty()) tables.push_back(std::move(table));
+  for (size_t i = 0; i < certified.size(); ++i)
+    add(CertifiedTable(certified[i].first, certified[i].second, calibrations[i]));
+  const std::vector<RowSetting> settings = CollectSettings(ways, kOwn);
+  for (const RowSetting& setting : settings) {
+    std::vector<const FinishedCell*> its;
+    for (const FinishedCell& cell : ways) {
+      if (CellId(SharedParameters(cell.parameters, kOwn)) == CellId(setting.shared))
+        its.push_back(&cell);
+    }
+    add(RiskTable(setting, CollectGuards(its)));
   }
+  for (const RowSetting& setting : settings) add(WaysTable(setting));
   return tables;
 }
 

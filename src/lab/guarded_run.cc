@@ -88,6 +88,9 @@ class WayMeasurement {
 
   Result<WayFigures> Run() {
     Status status = Autonomous();
+    if (status.ok() && way_.label == kDense &&
+        !std::ranges::equal(autonomous_, reference_.decisions()))
+      return Error{"dense decoding is not repeatable on this machine: two runs give other tokens"};
     for (const WayTeacher& teacher : teachers_) {
       if (status.ok()) status = Forced(teacher);
     }
@@ -257,7 +260,7 @@ Status MakeDense(Session& session, const Plugin& plugin, WayTeacher& teacher) {
 }  // namespace
 
 Result<std::vector<WayTeacher>> MakeTeachers(Session& session, const Plugin& plugin,
-                                             const DenseReference& reference,
+                                             DenseReference& reference,
                                              std::span<const Token> continuation) {
   const size_t n_decisions = reference.decisions().size();
   std::vector<WayTeacher> teachers(1);
@@ -265,6 +268,11 @@ Result<std::vector<WayTeacher>> MakeTeachers(Session& session, const Plugin& plu
   greedy.name = "greedy";
   greedy.history.assign(reference.tokens.begin(), reference.tokens.end() - 1);
   greedy.targets.assign(reference.tokens.begin() + 1, reference.tokens.end());
+  CONDENSE_CHECK(reference.decision_logits.size() ==
+                 n_decisions * static_cast<size_t>(session.model().n_vocab()));
+  greedy.dense_logits = std::move(reference.decision_logits);
+  greedy.dense_tokens = greedy.targets;
+  greedy.dense_margins = reference.margins;
   if (!continuation.empty()) {
     CONDENSE_CHECK(continuation.size() > n_decisions);
     WayTeacher text;
@@ -272,14 +280,10 @@ Result<std::vector<WayTeacher>> MakeTeachers(Session& session, const Plugin& plu
     const auto begin = continuation.begin(), end = begin + static_cast<std::ptrdiff_t>(n_decisions);
     text.history.assign(begin, end);
     text.targets.assign(begin + 1, end + 1);
+    const Status made = MakeDense(session, plugin, text);
+    if (!made.ok()) return Error{made.error()};
     teachers.push_back(std::move(text));
   }
-  for (WayTeacher& teacher : teachers) {
-    const Status made = MakeDense(session, plugin, teacher);
-    if (!made.ok()) return Error{made.error()};
-  }
-  if (teachers[0].dense_tokens != teachers[0].targets)
-    return Error{"dense decoding is not repeatable on this machine: two runs give other tokens"};
   return teachers;
 }
 

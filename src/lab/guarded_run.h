@@ -40,10 +40,10 @@ struct WayTeacher {
   std::vector<double> dense_margins;
 };
 
-// Dense's continuation, and the text's own next tokens where `continuation` is not empty. Errors:
-// decoding fails; dense decoding is not repeatable.
+// Dense's continuation, whose logits are moved out of `reference`, which must have kept them; and
+// the text's own next tokens where `continuation` is not empty. Errors: decoding fails.
 Result<std::vector<WayTeacher>> MakeTeachers(Session& session, const Plugin& plugin,
-                                             const DenseReference& reference,
+                                             DenseReference& reference,
                                              std::span<const Token> continuation);
 
 struct WayFigures {
@@ -58,8 +58,8 @@ struct WaySpec {
   int n_speed_pairs = 0;  // runs of dense and of the way, of all decisions
 };
 
-// `on_share`: what is done, 0 to 1. Errors: decoding fails, or the counters are no measurement of
-// the policy.
+// `on_share`: what is done, 0 to 1. Errors: decoding fails, the counters are no measurement of the
+// policy, or the way is dense and gives other tokens than the reference.
 Result<WayFigures> MeasureWay(Session& session, const Plugin& plugin,
                               const DenseReference& reference, std::span<const WayTeacher> teachers,
                               const WaySpec& spec,

@@ -27,7 +27,7 @@ std::string CellId(const Json& parameters) {
 }
 
 Cell MakeCell(const std::string& experiment, const Json& shared, const Json& own, int n_rows) {
-  Cell cell{experiment, "", CellId(shared), shared, n_rows};
+  Cell cell{experiment, "", CellId(shared), shared, n_rows, {}};
   for (const auto& [name, value] : own.items()) {
     CONDENSE_CHECK(!cell.parameters.contains(name));
     cell.parameters[name] = value;

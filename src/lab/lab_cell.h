@@ -3,6 +3,7 @@
 // Pure.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,12 +16,20 @@ namespace condense {
 // number nor true or false, as JSON. `parameters`: an object.
 std::string CellId(const Json& parameters);
 
+// What a cell holds at once beside the model.
+struct CellMemory {
+  int n_caches = 1;          // of its group's rows each
+  int64_t n_logits = 0;      // decisions whose logits are kept, [n_vocab] floats each
+  uint64_t other_bytes = 0;  // beside these
+};
+
 struct Cell {
   std::string experiment;
   std::string id;     // CellId(parameters)
   std::string group;  // CellId of what it shares with the cells that run from the same prefill
   Json parameters;    // the shared ones first
   int n_rows = 0;     // rows of the KV cache that its group needs
+  CellMemory memory{};
 };
 
 // `shared`: the parameters that decide the prefill; `own`: those of this cell beside them.

@@ -198,13 +198,43 @@ TEST_F(LabFolderTest, OneRunAtATime) {
 
 TEST(LabCosts, GrowWithRowsAndFallBackOnOtherPolicies) {
   LabCosts costs;
-  EXPECT_TRUE(std::isnan(costs.Expected("survival", "mean", 100)));
-  costs.Add("survival", "mean", 100, 2);
-  costs.Add("survival", LabCosts::kPrefill, 100, 10);
-  EXPECT_DOUBLE_EQ(costs.Expected("survival", "mean", 400), 8);
-  EXPECT_DOUBLE_EQ(costs.Expected("survival", "quest", 50), 1) << "as the experiment's others";
-  EXPECT_TRUE(std::isnan(costs.Expected("needle", "mean", 100)));
-  EXPECT_DOUBLE_EQ(costs.Expected("needle", LabCosts::kPrefill, 50), 5);
+  EXPECT_TRUE(std::isnan(costs.Expected({"m", "survival", "mean", 100})));
+  costs.Add({"m", "survival", "mean", 100}, 2);
+  costs.Add({"m", "survival", LabCosts::kPrefill, 100}, 10);
+  EXPECT_DOUBLE_EQ(costs.Expected({"m", "survival", "mean", 400}), 8);
+  EXPECT_DOUBLE_EQ(costs.Expected({"m", "survival", "quest", 50}), 1)
+      << "as the experiment's others";
+  EXPECT_TRUE(std::isnan(costs.Expected({"m", "needle", "mean", 100})));
+  EXPECT_DOUBLE_EQ(costs.Expected({"m", "needle", LabCosts::kPrefill, 50}), 5);
+  EXPECT_DOUBLE_EQ(costs.Expected({"other", "survival", "mean", 100}), 2) << "nothing better known";
+  costs.Add({"other", "survival", "quest", 100}, 40);
+  EXPECT_DOUBLE_EQ(costs.Expected({"other", "survival", "mean", 100}), 40) << "of this model";
+}
+
+TEST(LabCosts, LearnsFromRecordsAndFollowsThePace) {
+  LabCosts costs;
+  const auto cell = [](const std::string& policy) {
+    FinishedCell made;
+    made.experiment = "survival";
+    made.parameters = {{"model", "m"}, {"policy", policy}};
+    CellRecord end;
+    end.policy = end.name = policy;
+    end.seconds = 130;
+    made.end = ToJson(end);
+    made.lines = {Json{{"record", "prompt"}, {"prefill_seconds", 1300.0}}};
+    return made;
+  };
+  for (const char* policy : {"a", "b", "c", "d"}) costs.Learn(cell(policy), 100);
+  EXPECT_DOUBLE_EQ(costs.Expected({"m", "survival", "d", 100}), 130);
+  // The machine was busy then: it is 13 times faster.
+  for (const char* policy : {"a", "b", "c"}) costs.Add({"m", "survival", policy, 100}, 10);
+  EXPECT_NEAR(costs.Expected({"m", "survival", "d", 100}), 10, 0.1);
+  EXPECT_NEAR(costs.Expected({"m", "survival", LabCosts::kPrefill, 100}), 100, 1);
+  FinishedCell failed = cell("a");
+  failed.end["state"] = "failed";
+  LabCosts nothing;
+  nothing.Learn(failed, 100);
+  EXPECT_TRUE(std::isnan(nothing.Expected({"m", "survival", "a", 100})));
 }
 
 }  // namespace

@@ -74,10 +74,15 @@ Result<std::string> CopySpec(const std::string& folder, const LabSpec& spec) {
   }
 }
 
-Result<LabJob> MakeLabJob(LabSpec spec, const std::vector<std::string>& models,
+Result<LabJob> MakeLabJob(LabSpec spec, const Plugin& plugin,
+                          const std::vector<std::string>& models,
                           const std::string& default_model) {
   Result<SpecReader> reader = SpecReader::Parse(spec.text, spec.Name(), spec.info->default_spec);
   if (!reader.ok()) return Error{reader.error()};
+  reader->CheckPoliciesWith([&](const std::string& policy) {
+    const Result<std::string> canonical = plugin.SetPolicy(policy);
+    return canonical.ok() ? Status() : Status(Error{canonical.error()});
+  });
   LabJob job;
   reader->Text("experiment");
   job.models = reader->Texts("models", 0);
@@ -121,6 +126,13 @@ Result<std::vector<LabGroup>> PlanLabGroups(const LabJob& job, size_t job_idx, L
     group.cells.push_back(std::move(cell));
   }
   return groups;
+}
+
+LabMemory MemoryOf(const Cell& cell, int n_rows, int n_vocab) {
+  const CellMemory& holds = cell.memory;
+  return {n_rows, holds.n_caches,
+          sizeof(float) * static_cast<uint64_t>(holds.n_logits) * static_cast<uint64_t>(n_vocab),
+          holds.other_bytes};
 }
 
 std::string CellLabel(const Cell& cell) {

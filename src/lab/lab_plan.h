@@ -2,6 +2,7 @@
 // anything runs.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,12 @@
 #include "lab/lab_model.h"
 
 namespace condense {
+
+// What a cell holds beside the model: caches of so many rows, logits, what else.
+struct LabMemory {
+  int n_rows = 0, n_caches = 1;
+  uint64_t logits_bytes = 0, other_bytes = 0;
+};
 
 // A spec as it is to be run: the file's text, or the experiment's default.
 struct LabSpec {
@@ -36,10 +43,10 @@ struct LabJob {
   std::vector<std::string> models;  // files
 };
 
-// `models`: -m, in place of the spec's own; `default_model` where neither names any. Errors: those
-// of the spec, with lines; no model.
-Result<LabJob> MakeLabJob(LabSpec spec, const std::vector<std::string>& models,
-                          const std::string& default_model);
+// `plugin`: says which policies there are. `models`: -m, in place of the spec's own;
+// `default_model` where neither names any. Errors: those of the spec, with lines; no model.
+Result<LabJob> MakeLabJob(LabSpec spec, const Plugin& plugin,
+                          const std::vector<std::string>& models, const std::string& default_model);
 
 // Cells that run from one prefill.
 struct LabGroup {
@@ -52,6 +59,9 @@ struct LabGroup {
 // The groups of one spec for a loaded model, in the order of planning. `texts`: --texts.
 Result<std::vector<LabGroup>> PlanLabGroups(const LabJob& job, size_t job_idx, LabModel& model,
                                             const std::string& texts);
+
+// Of a cell in a group whose cache has `n_rows` rows.
+LabMemory MemoryOf(const Cell& cell, int n_rows, int n_vocab);
 
 // "survival mean:blocks=2 context=2048 offset=0", for people: without what is the same in a run.
 std::string CellLabel(const Cell& cell);

@@ -31,7 +31,7 @@ class LabRunner {
 
   Result<LabOutcome> Run() {
     for (const LabSpec& spec : options_.specs) {
-      Result<LabJob> job = MakeLabJob(spec, options_.models, options_.default_model);
+      Result<LabJob> job = MakeLabJob(spec, plugin_, options_.models, options_.default_model);
       if (!job.ok()) return Error{job.error()};
       jobs_.push_back(std::move(job.value()));
     }
@@ -124,14 +124,16 @@ class LabRunner {
         return !cell_ids_.insert({cell.experiment, cell.id}).second;
       });
       if (group.cells.empty()) continue;
-      const bool pending = std::any_of(group.cells.begin(), group.cells.end(),
-                                       [&](const Cell& cell) { return IsPending(cell); });
-      if (pending && options_.check_memory) {
-        const Status fits = options_.check_memory(model_->file(), group.n_rows);
-        if (!fits.ok()) return fits;
-      }
       outcome_.n_cells += static_cast<int>(group.cells.size());
-      for (const Cell& cell : group.cells) outcome_.n_kept += IsPending(cell) ? 0 : 1;
+      for (const Cell& cell : group.cells) {
+        if (!IsPending(cell)) {
+          ++outcome_.n_kept;
+        } else if (options_.check_memory) {
+          const Status fits = options_.check_memory(
+              model_->file(), MemoryOf(cell, group.n_rows, model_->model().n_vocab()));
+          if (!fits.ok()) return fits;
+        }
+      }
       groups_.push_back(std::move(group));
     }
     return Status();
@@ -225,8 +227,8 @@ class LabRunner {
   double SecondsLeft(const Cell* under_way, double share) {
     if (!seconds_left_) seconds_left_ = SumSecondsLeft();
     if (under_way == nullptr || !IsPending(*under_way)) return *seconds_left_;
-    return *seconds_left_ -
-           share * costs_.Expected(under_way->experiment, PolicyOf(*under_way), running_->n_rows);
+    return *seconds_left_ - share * costs_.Expected(LabCosts::WorkOf(
+                                        *under_way, PolicyOf(*under_way), running_->n_rows));
   }
 
   double SumSecondsLeft() const {
@@ -236,16 +238,17 @@ class LabRunner {
       for (const Cell& cell : group.cells) {
         if (!IsPending(cell)) continue;
         any = true;
-        left += costs_.Expected(cell.experiment, PolicyOf(cell), group.n_rows);
+        left += costs_.Expected(LabCosts::WorkOf(cell, PolicyOf(cell), group.n_rows));
       }
+      const Cell& first = group.cells[0];
       if (any && &group != running_)
-        left += costs_.Expected(group.cells[0].experiment, LabCosts::kPrefill, group.n_rows);
+        left += costs_.Expected(LabCosts::WorkOf(first, LabCosts::kPrefill, group.n_rows));
     }
     return left;
   }
 
   void AddCost(const Cell& cell, const std::string& part, int n_rows, double seconds) {
-    costs_.Add(cell.experiment, part, n_rows, seconds);
+    costs_.Add(LabCosts::WorkOf(cell, part, n_rows), seconds);
     seconds_left_.reset();
   }
 

@@ -25,8 +25,8 @@ struct LabOptions {
   std::string k_type = "f16", v_type = "f16";
   // The `run` line's facts, without those of a text.
   std::function<RunRecord(const LabModel&)> describe;
-  // Whether a cache of this many rows fits in memory. May be empty.
-  std::function<Status(const ModelFile&, int n_rows)> check_memory;
+  // Whether what a cell holds fits in memory. May be empty.
+  std::function<Status(const ModelFile&, const LabMemory&)> check_memory;
 };
 
 struct LabProgress {

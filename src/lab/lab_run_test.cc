@@ -107,8 +107,8 @@ class LabRunTest : public LabTest {
     LabOptions options = Options();
     for (const std::string& keys : specs) options.specs.push_back(Spec("made", keys));
     options.models = models_;
-    options.check_memory = [&](const ModelFile&, int n_rows) {
-      return n_rows <= most_rows_ ? Status() : Status(Error{"no memory"});
+    options.check_memory = [&](const ModelFile&, const LabMemory& need) {
+      return need.n_rows <= most_rows_ ? Status() : Status(Error{"no memory"});
     };
     LabEvents events;
     events.on_cell = [&](const Cell& cell, const CellRecord& end) {

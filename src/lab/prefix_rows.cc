@@ -23,6 +23,9 @@ void PrefixRows::Add(LabPrefix prefix, std::span<const PrefixRow> rows, int n_sp
     cells.push_back(MakeCell(experiment_, prefix.shared, own, n_rows));
     planned.rows[cells.back().id] = row.cell;
   }
+  // A comparison keeps dense's logits under both teachers.
+  for (Cell& cell : std::span(cells).last(rows.size() + kBaselines.size()))
+    cell.memory.n_logits = 2 * static_cast<int64_t>(prefix.continuation.size());
   planned.prefix = std::move(prefix);
   groups_[cells.back().group] = std::move(planned);
 }

@@ -128,6 +128,18 @@ std::string PrefixName(const Json& parameters) {
                      {"offset", parameters.value("offset", int64_t{0})}});
 }
 
+namespace {
+
+// Whether the cells are of one row of a setting.
+bool IsSameRow(const Json& a, const Json& b, std::span<const std::string> own) {
+  const auto same = [&](const std::string& name) {
+    return a.value(name, Json()) == b.value(name, Json());
+  };
+  return same("policy") && std::all_of(own.begin(), own.end(), same);
+}
+
+}  // namespace
+
 std::vector<RowSetting> CollectSettings(std::span<const FinishedCell> cells,
                                         std::span<const std::string> own) {
   std::vector<RowSetting> settings;
@@ -138,11 +150,14 @@ std::vector<RowSetting> CollectSettings(std::span<const FinishedCell> cells,
     });
     if (setting == settings.end())
       setting = settings.insert(settings.end(), RowSetting{std::move(shared), {}});
-    const std::string policy = cell.parameters.value("policy", "");
     std::vector<RowRuns>& rows = setting->rows;
-    auto row = std::find_if(rows.begin(), rows.end(),
-                            [&](const RowRuns& known) { return known.policy == policy; });
-    if (row == rows.end()) row = rows.insert(rows.end(), RowRuns{policy, cell.parameters, {}, {}});
+    auto row = std::find_if(rows.begin(), rows.end(), [&](const RowRuns& known) {
+      return IsSameRow(known.parameters, cell.parameters, own);
+    });
+    if (row == rows.end()) {
+      row = rows.insert(rows.end(),
+                        RowRuns{cell.parameters.value("policy", ""), cell.parameters, {}, {}});
+    }
     RowRun run = ReadRun(cell);
     (run.greedy ? row->runs : row->unmet).push_back(std::move(run));
   }

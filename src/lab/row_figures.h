@@ -48,7 +48,7 @@ using TeacherChoice = const TeacherFigure* (*)(const RowRun&);
 const TeacherFigure* GreedyOf(const RowRun& run);
 const TeacherFigure* TextOf(const RowRun& run);
 
-// The cells of one row in one setting.
+// The cells of one row in one setting: alike in all parameters but the prefix.
 struct RowRuns {
   std::string policy;
   Json parameters;           // of its first cell
@@ -80,7 +80,9 @@ Json SharedParameters(const Json& parameters, std::span<const std::string> own =
 // Its prefix: text and offset.
 std::string PrefixName(const Json& parameters);
 
-// `own`: parameters that differ between rows of one setting, beside `policy`.
+// `own`: parameters that may differ between rows of one setting, beside `policy`. Cells that differ
+// in one of them are of two rows, though of one policy; cells that differ in any other, of two
+// settings.
 std::vector<RowSetting> CollectSettings(std::span<const FinishedCell> cells,
                                         std::span<const std::string> own = {});
 

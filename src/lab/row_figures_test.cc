@@ -43,6 +43,28 @@ TEST(RowFigures, RowsOfOneSettingStandTogether) {
   EXPECT_EQ(MatchText(match), "90.0 % (85.1 to 93.4)");
 }
 
+TEST(RowFigures, CellsThatDifferInAnyParameterAreNeverOfOneRow) {
+  std::vector<FinishedCell> cells;
+  const auto add = [&](const Json& own) {
+    cells.push_back(MakeFinished("x", {.policy = "mean:tokens=40", .own = own}));
+  };
+  // Two budgets that come to the same rows; then what sets settings apart.
+  for (const double budget : {0.0195, 0.02}) add({{"budget", budget}});
+  add({{"budget", 0.02}, {"context", 4096}});
+  add({{"budget", 0.02}, {"model", "n.gguf@12345678"}});
+  add({{"budget", 0.02}, {"k_type", "q8_0"}});
+  add({{"budget", 0.02}, {"tokens", 64}});
+  const std::string own[] = {"budget"};
+  const std::vector<RowSetting> settings = CollectSettings(cells, own);
+  ASSERT_EQ(settings.size(), 5u);
+  ASSERT_EQ(settings[0].rows.size(), 2u);
+  EXPECT_EQ(settings[0].rows[0].parameters["budget"], 0.0195);
+  EXPECT_EQ(settings[0].rows[1].parameters["budget"], 0.02);
+  for (const RowSetting& setting : settings) {
+    for (const RowRuns& row : setting.rows) EXPECT_EQ(row.runs.size(), 1u) << setting.Title();
+  }
+}
+
 TEST(RowFigures, FiguresUnderATeacher) {
   FinishedCell both = MakeFinished("x", {.policy = "a", .kl_greedy = 0.25, .kl_text = 0.5});
   FinishedCell short_text = MakeFinished("x", {.policy = "a", .offset = 500, .kl_greedy = 0.75});

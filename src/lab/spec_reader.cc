@@ -58,6 +58,7 @@ struct SpecReader::Node {
 struct SpecReader::Shared {
   toml::table given, defaults;
   std::string path, error;
+  PolicyCheck check_policy;
   std::vector<std::unique_ptr<Node>> nodes;
 
   void Fail(int line, const std::string& what) {
@@ -89,6 +90,8 @@ Result<SpecReader> SpecReader::Parse(std::string_view text, const std::string& p
   Node* top = shared->Add(&shared->given, &shared->defaults, "");
   return SpecReader(std::move(shared), top);
 }
+
+void SpecReader::CheckPoliciesWith(PolicyCheck check) { shared_->check_policy = std::move(check); }
 
 bool SpecReader::Given(std::string_view key) const {
   return node_->given != nullptr && node_->given->contains(key);
@@ -217,6 +220,25 @@ std::vector<std::string> SpecReader::Texts(std::string_view key, size_t least) {
   return List<std::string>(key, least, kKind<std::string>);
 }
 
+std::string SpecReader::Policy(std::string_view key) {
+  std::string policy = Text(key);
+  CheckPolicy(key, policy, policy);
+  return policy;
+}
+
+std::vector<std::string> SpecReader::Policies(std::string_view key, size_t least) {
+  std::vector<std::string> policies = Texts(key, least);
+  for (const std::string& policy : policies) CheckPolicy(key, policy, policy);
+  return policies;
+}
+
+void SpecReader::CheckPolicy(std::string_view key, const std::string& value,
+                             const std::string& policy) {
+  if (!ok() || !shared_->check_policy) return;
+  const Status known = shared_->check_policy(policy);
+  if (!known.ok()) Fail(key, value, known.error());
+}
+
 SpecReader SpecReader::Table(std::string_view key) {
   bool given = false;
   const auto* node = static_cast<const toml::node*>(Find(key, given));
@@ -256,6 +278,15 @@ std::vector<SpecReader> SpecReader::Tables(std::string_view key, size_t least) {
 void SpecReader::Fail(std::string_view key, const std::string& what) {
   const toml::node* node = node_->given ? node_->given->get(key) : nullptr;
   shared_->Fail(node ? LineOf(*node) : 0, what);
+}
+
+void SpecReader::Fail(std::string_view key, const std::string& value, const std::string& what) {
+  const toml::node* node = node_->given ? node_->given->get(key) : nullptr;
+  const toml::array* list = node ? node->as_array() : nullptr;
+  for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
+    if (ValueOf<std::string>((*list)[i]) == value) node = &(*list)[i];
+  }
+  shared_->Fail(node ? LineOf(*node) : 0, fmt::format("{} = {}: {}", key, Quote(value), what));
 }
 
 bool SpecReader::ok() const { return shared_->error.empty(); }

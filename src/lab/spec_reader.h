@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21,6 +22,10 @@ class SpecReader {
   static Result<SpecReader> Parse(std::string_view text, const std::string& path,
                                   std::string_view defaults);
 
+  // What says whether a text is a policy that can be had; without it, any text is one.
+  using PolicyCheck = std::function<Status(const std::string& policy)>;
+  void CheckPoliciesWith(PolicyCheck check);
+
   // True where the user's spec has the key. No read.
   bool Given(std::string_view key) const;
 
@@ -35,14 +40,21 @@ class SpecReader {
   std::vector<int64_t> Ints(std::string_view key, int64_t min, int64_t max, size_t least = 1);
   std::vector<double> Numbers(std::string_view key, double min, double max, size_t least = 1);
   std::vector<std::string> Texts(std::string_view key, size_t least = 1);
+  // Texts that are policies.
+  std::string Policy(std::string_view key);
+  std::vector<std::string> Policies(std::string_view key, size_t least = 1);
+  // An error at its line where `policy`, which `value` of `key` names, is none.
+  void CheckPolicy(std::string_view key, const std::string& value, const std::string& policy);
   // A table [key], where lists of tables [[key]] are: each of them. Errors and reads are shared
   // with this reader; a key that the user's table leaves out has the value of the default spec's
   // (first) table of that name. A list that is given takes the whole default list's place.
   SpecReader Table(std::string_view key);
   std::vector<SpecReader> Tables(std::string_view key, size_t least = 1);
 
-  // An error of the experiment's own about a key that was read, at the key's line.
+  // An error of the experiment's own about a key that was read, at the key's line; about one of the
+  // texts that it holds, at that text's.
   void Fail(std::string_view key, const std::string& what);
+  void Fail(std::string_view key, const std::string& value, const std::string& what);
   // No error so far: what was read may be used.
   bool ok() const;
   // The first error; without one, the first key that nothing read, with the nearest that is known.

@@ -48,6 +48,30 @@ void ReadAll(SpecReader& spec) {
   }
 }
 
+TEST(SpecReader, APolicyThatIsNoneIsNamedAtItsLine) {
+  const auto error = [](const std::string& text) {
+    SpecReader spec = Parse(text);
+    spec.CheckPoliciesWith([](const std::string& policy) {
+      return policy == "quest" ? Status() : Status(Error{"policy is unknown: " + policy});
+    });
+    spec.Policies("names");
+    spec.Policy("order");
+    return spec.Finish().error();
+  };
+  EXPECT_EQ(error("names = [\"quest\",\n \"quset\"]\norder = \"quest\""),
+            "spec 'x.toml', line 2: names = 'quset': policy is unknown: quset");
+  EXPECT_EQ(error("names = [\"quest\"]\norder = \"qest\""),
+            "spec 'x.toml', line 2: order = 'qest': policy is unknown: qest");
+  SpecReader draft = Parse("names = [\"lookup+no\"]");
+  draft.CheckPoliciesWith([](const std::string& policy) { return Status(Error{policy}); });
+  draft.Texts("names");
+  draft.CheckPolicy("names", "lookup+no", "no");
+  EXPECT_EQ(draft.Finish().error(), "spec 'x.toml', line 1: names = 'lookup+no': no");
+  SpecReader unchecked = Parse("names = [\"no\"]");
+  EXPECT_THAT(unchecked.Policies("names"), ElementsAre("no"));
+  EXPECT_TRUE(unchecked.Finish().ok());
+}
+
 std::string ErrorOf(const std::string& text) {
   SpecReader spec = Parse(text);
   ReadAll(spec);

@@ -24,6 +24,10 @@ bool IsHostWay(const std::string& policy);
 // Why it cannot be done with this model and its cache's types, or success.
 Status CheckTimedWay(const LabModel& model, const std::string& way);
 
+// What the way holds of `n_rows` rows: llama.cpp's, a cache and a compute buffer of their own
+// beside the session's.
+CellMemory TimedWayMemory(const LabModel& model, const std::string& way, int n_rows);
+
 // Runs the cells, of one group, `n_pairs` pairs of blocks each. llama.cpp's: a context of its own
 // in this process, with the session's rows, types and threads, prefilled with the same prompt;
 // blocks of 16 steps on the text's tokens. Exact: a block decodes as many tokens as the prefix

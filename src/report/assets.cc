@@ -32,8 +32,7 @@ CONDENSE_ASSET(page, CONDENSE_ASSET_DIR "/page.html");
 CONDENSE_ASSET(css, CONDENSE_ASSET_DIR "/report.css");
 CONDENSE_ASSET(js, CONDENSE_ASSET_DIR "/report.js");
 CONDENSE_ASSET(t_div, CONDENSE_ASSET_DIR "/t_div.vl.json");
-CONDENSE_ASSET(tf_match, CONDENSE_ASSET_DIR "/tf_match.vl.json");
-CONDENSE_ASSET(kl, CONDENSE_ASSET_DIR "/kl.vl.json");
+CONDENSE_ASSET(quality, CONDENSE_ASSET_DIR "/quality.vl.json");
 CONDENSE_ASSET(omitted_mass, CONDENSE_ASSET_DIR "/omitted_mass.vl.json");
 CONDENSE_ASSET(speed, CONDENSE_ASSET_DIR "/speed.vl.json");
 CONDENSE_ASSET(margins, CONDENSE_ASSET_DIR "/margins.vl.json");
@@ -69,8 +68,7 @@ const std::array kEntries = {
     Entry CONDENSE_ENTRY("report.css", css),
     Entry CONDENSE_ENTRY("report.js", js),
     Entry CONDENSE_ENTRY("t_div.vl.json", t_div),
-    Entry CONDENSE_ENTRY("tf_match.vl.json", tf_match),
-    Entry CONDENSE_ENTRY("kl.vl.json", kl),
+    Entry CONDENSE_ENTRY("quality.vl.json", quality),
     Entry CONDENSE_ENTRY("omitted_mass.vl.json", omitted_mass),
     Entry CONDENSE_ENTRY("speed.vl.json", speed),
     Entry CONDENSE_ENTRY("margins.vl.json", margins),

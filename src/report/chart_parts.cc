@@ -87,17 +87,21 @@ void SetAxis(Json& spec, const char* channel, const Json& scale, const Json& axi
   }
 }
 
+Json LogAxis(const char* title, const char* format) {
+  return {{"title", title},
+          {"format", format},
+          {"tickCount", 5},
+          {"gridOpacity",
+           {{"condition",
+             {{"test", "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6"},
+              {"value", 1}}},
+            {"value", 0}}}};
+}
+
 void SetLogAxis(Json& spec, const char* channel, double low, double high, const char* title,
                 const char* format) {
   SetAxis(spec, channel, {{"type", "log"}, {"nice", false}, {"domain", {low, high}}},
-          {{"title", title},
-           {"format", format},
-           {"tickCount", 5},
-           {"gridOpacity",
-            {{"condition",
-              {{"test", "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6"},
-               {"value", 1}}},
-             {"value", 0}}}});
+          LogAxis(title, format));
 }
 
 void SetHeight(Json& spec, const Json& points, const char* field, int step) {

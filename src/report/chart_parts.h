@@ -55,6 +55,7 @@ void SetData(Json& spec, Json::object_t datasets);
 // The same scale and axis in every layer, nested ones too, that has this channel in a field.
 void SetAxis(Json& spec, const char* channel, const Json& scale, const Json& axis);
 // A logarithmic axis with lines at powers of ten alone.
+Json LogAxis(const char* title, const char* format);
 void SetLogAxis(Json& spec, const char* channel, double low, double high, const char* title,
                 const char* format);
 

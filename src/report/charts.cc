@@ -106,34 +106,72 @@ Json QualityPoints(const RunView& view, const char* field) {
   return points;
 }
 
-void AddMatch(const RunView& view, std::vector<Chart>& charts) {
-  Json points = QualityPoints(view, "tf_match");
-  if (points.empty()) return;
-  Json dense = Json::array({Rule("dense: 100 %", 1)});
-  Json control_rules = ControlRules(view, "tf_match", FormatPercent);
-  Chart chart{.id = view.id + "-match",
-              .title = "Decisions kept, teacher-forced",
-              .caption =
-                  "Share of single decisions that equal dense’s, each fed the teacher’s tokens. "
-                  "Bars: Wilson’s 95 % interval. A point within the control’s reach is not to be "
-                  "told from rounding.",
-              .spec = Spec("tf_match.vl.json")};
-  chart.table = TableHtml(chart.title,
-                          {{"Policy", "label", FormatNumber},
-                           {"Teacher", "teacher", FormatNumber},
-                           {"KV bytes read", "share", FormatPercent},
-                           {"n", "n", FormatCount},
-                           {"Same decision", "value", FormatPercent},
-                           {"from", "low", FormatPercent},
-                           {"to", "high", FormatPercent}},
-                          points);
+// A figure of policies and teachers over the bytes read.
+struct Quality {
+  const char* id;
+  const char* title;
+  const char* caption;
+  const char* value_head;  // of the figure's column
+  Column columns[2];       // behind it
+  Json scale, axis, tooltips;
+};
+
+// `points` with their places `at`, `low` and `high`.
+void AddQuality(const RunView& view, const Quality& of, std::string (*format)(double), Json points,
+                Json dense, Json control, std::vector<Chart>& charts) {
+  Chart chart{.id = view.id + of.id,
+              .title = of.title,
+              .caption = of.caption,
+              .spec = Spec("quality.vl.json")};
+  std::vector<Column> columns = {{"Policy", "label", FormatNumber},
+                                 {"Teacher", "teacher", FormatNumber},
+                                 {"KV bytes read", "share", FormatPercent},
+                                 {"n", "n", FormatCount},
+                                 {of.value_head, "value", format}};
+  for (const Column& column : of.columns)
+    if (column.head) columns.push_back(column);
+  chart.table = TableHtml(chart.title, columns, points);
   SetShareDomain(chart.spec, points);
+  for (Json& layer : chart.spec["layer"].back()["layer"]) {
+    Json& encoding = layer["encoding"];
+    encoding["y"]["scale"] = of.scale;
+    encoding["y"]["axis"] = of.axis;
+    if (!encoding.contains("tooltip")) continue;
+    Json& tooltip = encoding["tooltip"];
+    tooltip.insert(tooltip.end() - 1, of.tooltips.begin(), of.tooltips.end());
+  }
   SetData(chart.spec, {{"points", std::move(points)},
                        {"dense", std::move(dense)},
-                       {"control", std::move(control_rules)}});
+                       {"control", std::move(control)}});
   charts.push_back(std::move(chart));
 }
 
+Json Tooltip(const char* field, const char* title, const char* format) {
+  return {{"field", field}, {"title", title}, {"format", format}, {"type", "quantitative"}};
+}
+
+void AddMatch(const RunView& view, std::vector<Chart>& charts) {
+  Json points = QualityPoints(view, "tf_match");
+  if (points.empty()) return;
+  for (Json& point : points) point["at"] = point["value"];
+  const Quality match{
+      .id = "-match",
+      .title = "Decisions kept, teacher-forced",
+      .caption =
+          "Share of single decisions that equal dense’s, each fed the teacher’s tokens. "
+          "Bars: Wilson’s 95 % interval. A point within the control’s reach is not to be "
+          "told from rounding.",
+      .value_head = "Same decision",
+      .columns = {{"from", "low", FormatPercent}, {"to", "high", FormatPercent}},
+      .scale = {{"zero", false}},
+      .axis = {{"title", "same decision as dense"}, {"format", "~%"}, {"tickCount", 6}},
+      .tooltips = {Tooltip("value", "same decision", ".1%"), Tooltip("low", "from", ".1%"),
+                   Tooltip("high", "to", ".1%")}};
+  AddQuality(view, match, FormatPercent, std::move(points), Json::array({Rule("dense: 100 %", 1)}),
+             ControlRules(view, "tf_match", FormatPercent), charts);
+}
+
+// Dense itself, at zero, has no place on the axis.
 void AddKl(const RunView& view, std::vector<Chart>& charts) {
   Json points = QualityPoints(view, "kl_mean");
   Json control_rules = ControlRules(view, "kl_mean", FormatNumber);
@@ -152,25 +190,21 @@ void AddKl(const RunView& view, std::vector<Chart>& charts) {
     point["low"] = std::max(value - 1.96 * error, floor);
     point["high"] = std::max(value + 1.96 * error, floor);
   }
-  Chart chart{
-      .id = view.id + "-kl",
+  const Quality kl{
+      .id = "-kl",
       .title = "KL divergence from dense",
       .caption =
-          "Mean over decisions in nats, on a logarithmic axis: dense itself, at zero, has no "
-          "place on it. Bars: 1.96 standard errors; a bar that would pass zero ends at the "
-          "axis.",
-      .spec = Spec("kl.vl.json")};
-  chart.table = TableHtml(chart.title,
-                          {{"Policy", "label", FormatNumber},
-                           {"Teacher", "teacher", FormatNumber},
-                           {"KV bytes read", "share", FormatPercent},
-                           {"n", "n", FormatCount},
-                           {"KL mean", "value", FormatNumber},
-                           {"standard error", "stderr", FormatNumber}},
-                          points);
-  SetShareDomain(chart.spec, points);
-  SetData(chart.spec, {{"points", std::move(points)}, {"control", std::move(control_rules)}});
-  charts.push_back(std::move(chart));
+          "Mean over decisions in nats, on a logarithmic axis: dense itself, at zero, has "
+          "no place on it. Bars: 1.96 standard errors; a bar that would pass zero ends at "
+          "the axis.",
+      .value_head = "KL mean",
+      .columns = {{"standard error", "stderr", FormatNumber}},
+      .scale = {{"type", "log"}},
+      .axis = LogAxis("KL mean, nats (log)", "~g"),
+      .tooltips = {Tooltip("value", "KL mean", ".3~g"),
+                   Tooltip("stderr", "standard error", ".2~g")}};
+  AddQuality(view, kl, FormatNumber, std::move(points), Json::array(), std::move(control_rules),
+             charts);
 }
 
 void AddOmittedMass(const RunView& view, std::vector<Chart>& charts) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "select/row_shares.h"
 #include "select/test_allocations.h"
 #include "select/test_cache.h"
 #include "select/test_choice.h"
@@ -192,6 +193,17 @@ TEST(H2oPolicyTest, ABudgetIsOfBytes) {
     EXPECT_GT(bytes, 0.2 * n * kKvHeads * row - 2 * kKvHeads * row);
   }
   EXPECT_EQ(layer.Step(*Make("h2o:budget=0.1%"), 401).reason, Fallback::kBudget);
+}
+
+// As torch's max_pool1d and avg_pool1d with padding pool / 2, which a mean counts: at the ends
+// shares are of fewer rows and of as many in the divisor.
+TEST(SnapkvPolicyTest, AMeanAtTheEndsCountsItsPadding) {
+  const std::vector<float> votes = {6, 0, 0, 3, 3, 3, 0, 5};
+  std::vector<float> pooled(votes.size());
+  PoolAround(votes, 3, /*average=*/true, pooled);
+  EXPECT_EQ(pooled, (std::vector<float>{2, 2, 1, 2, 3, 2, 8 / 3.0f, 5 / 3.0f}));
+  PoolAround(votes, 3, /*average=*/false, pooled);
+  EXPECT_EQ(pooled, (std::vector<float>{6, 6, 3, 3, 3, 3, 5, 5}));
 }
 
 // SnapKV in plain loops.

@@ -93,7 +93,8 @@ void AddBestRows(std::span<const uint16_t> candidates, int n_best, RowRanking& r
                  std::span<uint16_t> mask);
 
 // out[i] = the largest of the `pool` (odd) values around values[i], or their sum over `pool`; at
-// the ends there are fewer. Not in place.
+// the ends there are fewer, and the missing ones count as zeros, as torch's avg_pool1d counts its
+// padding. Not in place.
 void PoolAround(std::span<const float> values, int pool, bool average, std::span<float> out);
 
 // rows & ~others, to `out`.

@@ -143,10 +143,6 @@ class Refused(LabTest):
         self.refused("line 1: experiment 'survivl' is unknown; did you mean 'survival'?", spec('"survival"', '"survivl"'))
         self.refused("has no key experiment", spec('experiment = "survival"', ""))
         self.refused("did you mean 'quest'?", spec("quest:", "quset:"))
-        grid = self.write_spec("grid.toml", 'experiment = "equal-bytes"\ntexts = ["words.txt"]\noffsets = [0]\n'
-                               'contexts = [300]\npolicies = ["maen"]\n')
-        done = self.refused("grid.toml: policies: policy 'maen' is unknown; did you mean 'mean'?", grid)
-        self.assertNotIn("--policies", done.stderr)
         self.refused("experiment 'survivel' is unknown; did you mean 'survival'?", "survivel")
         self.refused("spec 'none.toml': cannot be read: No such file", "none.toml")
         self.refused("is a folder", f"{self.folder}/")

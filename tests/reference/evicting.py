@@ -70,6 +70,13 @@ def check_h2o(name, keys, layer, steps):
     return wrongs
 
 
+def pool_around(votes, pool, average):
+    """As the original's max_pool1d and avg_pool1d (kernel `pool`, stride 1, padding pool // 2): a mean counts its padding."""
+    reach = pool // 2
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(votes, reach), pool)
+    return windows.sum(1) / pool if average else windows.max(1)  # votes are not negative
+
+
 def check_snapkv(name, keys, layer, steps):
     """One vote at the first step; what follows the prompt stays."""
     del name
@@ -79,12 +86,8 @@ def check_snapkv(name, keys, layer, steps):
         queries = np.arange(layer.n_prompt - observe, layer.n_prompt)
         votes = prompt_shares(layer, s, queries).sum((0, 1))
         # The observing rows are kept in any case; the others are pooled.
-        reach, n_old = pool // 2, layer.n_prompt - observe
-        windows = [votes[max(0, r - reach):min(n_old, r + reach + 1)] for r in range(n_old)]
-        if keys.get("pooling", "max") == "max":
-            pooled = np.array([w.max() for w in windows])
-        else:
-            pooled = np.array([w.mean() for w in windows])
+        n_old = layer.n_prompt - observe
+        pooled = pool_around(votes[:n_old], pool, average=keys.get("pooling", "max") == "average")
         first = None
         for i, said in enumerate(steps):
             step = layer.step(i)

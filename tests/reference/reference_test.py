@@ -12,6 +12,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import host
 import numpy as np
+from evicting import pool_around
 from policies import REFERENCE
 from specs import Q8_SPECS, SPECS
 from stored import Layer, Pick, rows_pick
@@ -94,6 +95,12 @@ class Reference(unittest.TestCase):
 
     def test_policies_read_what_their_rules_say_of_q8_0(self):
         self.compare("q8_0", Q8_SPECS, (14,))
+
+    def test_a_mean_at_the_ends_of_a_row_counts_its_padding(self):
+        """F.avg_pool1d and F.max_pool1d of SnapKV's snapkv_utils.py, on a row whose best mean is at neither end."""
+        votes = np.array([6.0, 0.0, 0.0, 3.0, 3.0, 3.0, 0.0, 5.0])
+        self.assertEqual(pool_around(votes, 3, average=True).tolist(), [2.0, 2.0, 1.0, 2.0, 3.0, 2.0, 8 / 3, 5 / 3])
+        self.assertEqual(pool_around(votes, 3, average=False).tolist(), [6.0, 6.0, 3.0, 3.0, 3.0, 3.0, 5.0, 5.0])
 
     def test_wrong_rows_are_found(self):
         """What the comparison must not let pass: each of these is one row or one item off."""

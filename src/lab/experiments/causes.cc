@@ -80,7 +80,7 @@ class Causes : public Experiment {
  public:
   void Read(SpecReader& spec) override {
     prefixes_ = ReadPrefixSpec(spec);
-    policy_ = spec.Text("policy");
+    policy_ = spec.Policy("policy");
     supports_ = spec.Ints("supports", 1, 1 << 20);
     if (const std::string key = BudgetKeyOf(policy_); !key.empty())
       spec.Fail("policy",

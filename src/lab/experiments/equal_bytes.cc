@@ -57,6 +57,12 @@ class EqualBytes : public Experiment {
   void Read(SpecReader& spec) override {
     prefixes_ = ReadPrefixSpec(spec);
     names_ = spec.Texts("policies");
+    for (const std::string& name : names_) {
+      if (name == kAllPolicies) continue;
+      if (PolicyName(name) != name)
+        spec.Fail("policies", name, "name it without its keys: `budgets` says what it reads");
+      spec.CheckPolicy("policies", name, name);
+    }
     for (double percent : spec.Numbers("budgets", 0.1, 100)) budgets_.push_back(percent / 100);
     n_speed_pairs_ = static_cast<int>(spec.Int("speed_pairs", 0, 1000));
   }
@@ -70,7 +76,7 @@ class EqualBytes : public Experiment {
       const Result<CellPlan> plan =
           PlanCells(policies, {names_, budgets_, MeanVisibleRows(prefix)},
                     [&](const std::string& spec) { return model.Canonical(spec); });
-      if (!plan.ok()) return Error{"policies: " + plan.error()};
+      if (!plan.ok()) return Error{plan.error()};
       const Status told = TakeLeftOut(plan.value());
       if (!told.ok()) return Error{told.error()};
       std::vector<PrefixRow> rows;

@@ -92,6 +92,14 @@ class Exact : public Experiment {
     question_ = spec.Text("question");
     form_ = spec.Choice("form", {"chat", "plain"});
     drafts_ = spec.Texts("drafts");
+    for (const std::string& draft : drafts_) {
+      const Result<DraftText> read = ReadDraft(draft);
+      if (!read.ok()) {
+        spec.Fail("drafts", draft, read.error());
+      } else if (!read->policy.empty()) {
+        spec.CheckPolicy("drafts", draft, read->policy);
+      }
+    }
     const std::vector<std::string> lengths = spec.Texts("draft_tokens");
     n_speed_pairs_ = static_cast<int>(spec.Int("speed_pairs", 1, 1000));
     if (!spec.ok()) return;
@@ -157,9 +165,11 @@ class Exact : public Experiment {
     Session& session = *opened.value();
     Json dense_cell = prefix.shared;
     dense_cell["policy"] = kDense;
-    const Result<DenseReference> reference =
-        DecodeReference(run, session, prefix, planned.policies, prefixes_.n_generate,
-                        planned.to_end, CellId(dense_cell));
+    const Result<DenseReference> reference = DecodeReference(run, session, prefix,
+                                                             {.policies = planned.policies,
+                                                              .n_tokens = prefixes_.n_generate,
+                                                              .to_end = planned.to_end,
+                                                              .dense_cell = CellId(dense_cell)});
     if (!reference.ok()) return Error{reference.error()};
     const Result<IdentityProbe> probe = Probe(run, session, prefix.prompt);
     if (!probe.ok()) return Error{probe.error()};

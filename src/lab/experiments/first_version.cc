@@ -96,7 +96,7 @@ class FirstVersion : public Experiment {
  public:
   void Read(SpecReader& spec) override {
     prefixes_ = ReadPrefixSpec(spec);
-    policies_ = spec.Texts("policies");
+    policies_ = spec.Policies("policies");
     n_weight_decisions_ = static_cast<int>(spec.Int("weight_decisions", 1, 1 << 20));
     if (spec.ok() && n_weight_decisions_ >= prefixes_.n_generate)
       spec.Fail("weight_decisions", fmt::format("{} decisions are more than tokens = {} make",
@@ -210,19 +210,19 @@ void AddLine(const Json& line, WeightSums& sums) {
   }
 }
 
-// Weights by policy, of the cells whose parameters but these are `shared`.
-std::map<std::string, WeightSums> SumWeights(std::span<const FinishedCell> cells,
-                                             const Json& shared) {
-  std::map<std::string, WeightSums> by_policy;
+// Weights by policy and decisions, of the cells whose parameters but these are `shared`.
+using WeightsOfRows = std::map<std::pair<std::string, int>, WeightSums>;
+WeightsOfRows SumWeights(std::span<const FinishedCell> cells, const Json& shared) {
+  WeightsOfRows by_row;
   const std::string of_weights[] = {"part", "decisions"};
   for (const FinishedCell& cell : cells) {
     if (CellId(SharedParameters(cell.parameters, of_weights)) != CellId(shared)) continue;
     for (const Json& line : cell.lines) {
       if (line.value("record", "") == "excluded_weights")
-        AddLine(line, by_policy[line.value("policy", "")]);
+        AddLine(line, by_row[{line.value("policy", ""), cell.parameters.value("decisions", 0)}]);
     }
   }
-  return by_policy;
+  return by_row;
 }
 
 LabTable EqualityTable(const RowSetting& setting) {
@@ -254,19 +254,20 @@ LabTable EqualityTable(const RowSetting& setting) {
   return table;
 }
 
-LabTable WeightsTable(const RowSetting& setting, const std::map<std::string, WeightSums>& weights) {
+LabTable WeightsTable(const RowSetting& setting, const WeightsOfRows& weights) {
   LabTable table;
   table.title = "first-version: " + setting.Title() + ", weights of the rows left out";
-  table.columns = {{"policy", true, 0}, {"rows left out", false, 1}};
+  table.columns = {{"policy", true, 0}, {"decisions", false, 2}, {"rows left out", false, 1}};
   for (const RoundingOf& rounding : kRoundings)
     table.columns.push_back({fmt::format("below, {}", rounding.format), false, 0});
   for (const RoundingOf& rounding : kRoundings)
     table.columns.push_back({fmt::format("together, {}", rounding.format), false, 1});
   table.columns.push_back({"largest", false, 1});
   table.columns.push_back({"mass", false, 0});
-  for (const auto& [policy, sums] : weights) {
+  for (const auto& [row, sums] : weights) {
     if (sums.n_rows == 0) continue;
-    std::vector<std::string> texts = {policy, fmt::format("{:.3g}", sums.n_rows)};
+    std::vector<std::string> texts = {row.first, fmt::format("{}", row.second),
+                                      fmt::format("{:.3g}", sums.n_rows)};
     for (double below : sums.rows_below) texts.push_back(PercentText(below / sums.n_rows));
     for (double below : sums.heads_below) texts.push_back(PercentText(below / sums.n_heads));
     texts.push_back(PercentText(sums.largest));
@@ -276,12 +277,13 @@ LabTable WeightsTable(const RowSetting& setting, const std::map<std::string, Wei
   for (const char* baseline : kBaselines) {
     std::vector<std::string> texts(table.columns.size(), "-");
     texts[0] = baseline;
-    texts[1] = "0";
+    texts[2] = "0";
     table.rows.push_back(std::move(texts));
   }
-  table.rows.push_back({"published", "-", "all"});
+  table.rows.push_back({"published", "-", "-", "all"});
   table.rows.back().resize(table.columns.size(), "-");
   table.notes =
+      "decisions of each prefix\n"
       "below     share of the rows left out whose weight is no larger than half a unit in the last "
       "place of 1\n"
       "          (2^-24, 2^-11, 2^-8): added alone they leave a softmax sum of 1 as it is\n"

@@ -79,7 +79,7 @@ class Guard : public Experiment {
     calibrate_ = prefixes_;
     calibrate_.texts = spec.Texts("calibrate_texts");
     calibrate_.offsets = spec.Ints("calibrate_offsets", 0, int64_t{1} << 30);
-    policies_ = spec.Texts("policies");
+    policies_ = spec.Policies("policies");
     risks_ = spec.Numbers("risks", 0.0001, 0.5);
     confidence_ = spec.Number("confidence", 0.5, 0.9999);
     on_ = spec.Choice("on", {"greedy", "text", "both"});
@@ -244,6 +244,7 @@ class Guard : public Experiment {
       Json parameters{{"policy", way.way.label}};
       parameters.update(own);
       cells.push_back(MakeCell(kName, prefix.shared, parameters, prefix.n_rows));
+      cells.back().memory.n_logits = int64_t{OnText() ? 2 : 1} * prefixes_.n_generate;
       planned.ways[cells.back().id] = way;
     };
     const auto plain = [&](const std::string& label, const std::string& spec, bool sparse) {
@@ -364,9 +365,11 @@ class Guard : public Experiment {
     Session& session = *opened.value();
     const Status found = FindThresholds(run, session, planned, cells);
     if (!found.ok()) return found;
-    const Result<DenseReference> reference =
-        DecodeReference(run, session, planned.prefix, planned.policies, prefixes_.n_generate,
-                        /*to_end=*/false, planned.dense_cell);
+    Result<DenseReference> reference = DecodeReference(run, session, planned.prefix,
+                                                       {.policies = planned.policies,
+                                                        .n_tokens = prefixes_.n_generate,
+                                                        .keep_logits = true,
+                                                        .dense_cell = planned.dense_cell});
     if (!reference.ok()) return Error{reference.error()};
     const Result<std::vector<WayTeacher>> teachers =
         MakeTeachers(session, run.plugin(), reference.value(),

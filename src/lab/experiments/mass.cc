@@ -132,7 +132,7 @@ class Mass : public Experiment {
     prefixes_.contexts = spec.Ints("contexts", 1, 1'000'000'000);
     prefixes_.n_generate = 1;
     layers_ = spec.Ints("layers", 0, CONDENSE_MAX_LAYERS - 1, 0);
-    policies_ = spec.Texts("policies", 0);
+    policies_ = spec.Policies("policies", 0);
     distant_rows_ = static_cast<int>(spec.Int("distant_rows", 1, 1'000'000));
     block_rows_ = spec.Ints("block_rows", kBlockRows, 1 << 16);
     for (int64_t rows : block_rows_) {

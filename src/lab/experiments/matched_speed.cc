@@ -60,7 +60,7 @@ class MatchedSpeed : public Experiment {
  public:
   void Read(SpecReader& spec) override {
     prefixes_ = ReadPrefixSpec(spec);
-    policies_ = spec.Texts("policies");
+    policies_ = spec.Policies("policies");
     beside_ = spec.Texts("beside", 0);
     for (const std::string& way : beside_) {
       const std::vector<std::string> known(kTimedWays.begin(), kTimedWays.end());
@@ -91,8 +91,10 @@ class MatchedSpeed : public Experiment {
       rows_.Add(std::move(prefix), rows.value(), n_speed_pairs_, cells);
       const Cell last = cells.back();
       const Json& shared = rows_.PrefixOf(last.group).shared;
-      for (const std::string& way : beside)
+      for (const std::string& way : beside) {
         cells.push_back(MakeCell("matched-speed", shared, {{"policy", way}}, last.n_rows));
+        cells.back().memory = TimedWayMemory(model, way, last.n_rows);
+      }
     }
     return cells;
   }

@@ -81,7 +81,7 @@ class Ruler : public Experiment {
     n_samples_ = static_cast<int>(spec.Int("samples", 1, 100'000));
     seed_ = static_cast<uint64_t>(spec.Int("seed", 0, kMaxTokens));
     form_ = spec.Choice("form", {"chat", "plain"});
-    policies_ = spec.Texts("policies", 0);
+    policies_ = spec.Policies("policies", 0);
   }
 
   Result<std::vector<Cell>> Plan(LabModel& model) override {

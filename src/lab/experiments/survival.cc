@@ -72,7 +72,7 @@ class Survival : public Experiment {
  public:
   void Read(SpecReader& spec) override {
     prefix_spec_ = ReadPrefixSpec(spec);
-    policies_ = spec.Texts("policies");
+    policies_ = spec.Policies("policies");
     speed_pairs_ = static_cast<int>(spec.Int("speed_pairs", 0, 1000));
   }
 
@@ -93,8 +93,7 @@ class Survival : public Experiment {
   PrefixRows rows_{"survival"};
 };
 
-// Rows with figures of one context after another; what else sets them apart (the horizon, the
-// cache's types) makes settings of their own.
+// Rows with figures of one context after another.
 std::vector<RowSetting> SettingsOf(std::span<const FinishedCell> cells) {
   std::vector<RowSetting> settings = CollectSettings(cells);
   for (RowSetting& setting : settings)
@@ -141,9 +140,9 @@ std::vector<std::string> RunTexts(int64_t context, const RowRuns& row) {
       fmt::format("{:.3g} ({:.2g} to {:.2g})", Mean(kl), kl_mean.low, kl_mean.high)};
 }
 
-LabTable RunsTable(const std::string& model, const std::vector<RowSetting>& settings) {
+LabTable RunsTable(const std::string& setting_name, const std::vector<RowSetting>& settings) {
   LabTable table;
-  table.title = "survival: " + model;
+  table.title = "survival: " + setting_name;
   table.columns = {{"context", false, 0}, {"policy", true, 0}, {"rows", false, 2},
                    {"read", false, 2},    {"n", false, 1},     {"survive", false, 0},
                    {"T_div", false, 0},   {"T_sig", false, 1}, {"TF match", true, 0},
@@ -217,10 +216,10 @@ std::map<std::string, std::string> SummaryTexts(const Summary& all) {
           {kLowMatch, fmt::format("{} of {}", all.n_low_high, all.n_low)}};
 }
 
-LabTable PublishedTable(const std::string& model, const std::vector<RowSetting>& settings,
+LabTable PublishedTable(const std::string& setting_name, const std::vector<RowSetting>& settings,
                         const ExperimentInfo& info) {
   LabTable table;
-  table.title = fmt::format("{}, beside {} ({})", model, kPaper, kSetting);
+  table.title = fmt::format("{}, beside {} ({})", setting_name, kPaper, kSetting);
   table.columns = {
       {"", true, 0}, {"published", true, 0}, {"here", true, 0}, {"here, control", true, 1}};
   const auto sparse = SummaryTexts(Summarise(settings, true));
@@ -239,17 +238,28 @@ LabTable PublishedTable(const std::string& model, const std::vector<RowSetting>&
   return table;
 }
 
+Json SharedBeyondContext(const Json& parameters) {
+  const std::string own[] = {"context"};
+  return SharedParameters(parameters, own);
+}
+
 std::vector<LabTable> SurvivalTables(std::span<const FinishedCell> cells) {
-  std::map<std::string, std::vector<FinishedCell>> by_model;
+  // Contexts stand in one table; whatever else differs (model, horizon, the cache's types) makes
+  // tables of its own.
+  std::map<std::pair<std::string, std::string>, std::vector<FinishedCell>> apart;
   for (const FinishedCell& cell : cells)
-    by_model[cell.parameters.value("model", "")].push_back(cell);
+    apart[{cell.parameters.value("model", ""), CellId(SharedBeyondContext(cell.parameters))}]
+        .push_back(cell);
   std::vector<LabTable> tables;
   const ExperimentInfo& info = *FindExperiment("survival").value();
-  for (const auto& [model, own] : by_model) {
+  for (const auto& [of, own] : apart) {
     const std::vector<RowSetting> settings = SettingsOf(own);
     if (settings.empty()) continue;
-    tables.push_back(RunsTable(model, settings));
-    tables.push_back(PublishedTable(model, settings, info));
+    Json rest = SharedBeyondContext(own.front().parameters);
+    rest.erase("model");
+    const std::string name = of.first + RowSetting{std::move(rest), {}}.Title();
+    tables.push_back(RunsTable(name, settings));
+    tables.push_back(PublishedTable(name, settings, info));
   }
   return tables;
 }

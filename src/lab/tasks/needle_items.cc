@@ -26,7 +26,7 @@ NeedleGrid ReadNeedleGrid(SpecReader& spec) {
     if (!known.ok()) spec.Fail("sparse_from", known.error());
   }
   grid.n_generate = static_cast<int>(spec.Int("tokens", 1, 1000));
-  grid.policies = spec.Texts("policies", 0);
+  grid.policies = spec.Policies("policies", 0);
   return grid;
 }
 
