@@ -179,8 +179,7 @@ class LabRunner {
     return writer_->WriteLine(RunLine(options_.describe(*model_), share_.rank(), share_.n_ranks()));
   }
 
-  // The plan, where it has cells that no plan before had; with an experiment's first, what was
-  // published.
+  // Where it has cells that no plan before had; with an experiment's first, what was published.
   Status WritePlan(size_t j, const std::string& spec_file) {
     const ExperimentInfo& info = *jobs_[j].spec.info;
     std::set<std::string> known;
@@ -199,13 +198,12 @@ class LabRunner {
       return Status();
     const Json plan = PlanLine(info.name, spec_file, TextSha256(jobs_[j].spec.text), cells);
     kept_.plans.push_back(plan);
-    // The plan last: killed between, the next run begins anew.
     Status status;
     for (const PublishedFigure& figure : info.published) {
       if (is_first && status.ok())
         status = writer_->WriteLine(MarkLine(ToJson(figure), info.name, ""));
     }
-    return status.ok() ? writer_->WriteLine(plan) : status;
+    return status.ok() ? writer_->WriteLine(plan) : status;  // last: what is cut begins anew
   }
 
   // From what earlier runs recorded.
@@ -396,8 +394,7 @@ class RunningGroup : public GroupRun {
 };
 
 Status LabRunner::WriteCell(const std::vector<Json>& lines) {
-  // Behind a line that was cut short nothing more is written.
-  if (!outcome_.error.empty()) return Error{outcome_.error};
+  if (!outcome_.error.empty()) return Error{outcome_.error};  // behind a cut line: nothing
   for (const Json& line : lines) {
     Status written = writer_->WriteLine(line);
     if (written.ok()) continue;
