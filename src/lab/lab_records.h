@@ -50,8 +50,8 @@ struct TimedRecord {
   SpeedRecord speed;           // sparse_tokens_per_second: the way's
   double prefill_seconds = 0;  // llama.cpp's own; 0 where it shares dense's
   uint64_t plugin_nodes = 0;   // attention nodes that the plug-in computed of llama.cpp's
-  // Of exact decoding, all blocks together: tokens, those of them that dense decoding gave too,
-  // drafts.
+  // Of exact decoding: tokens of a block, those of the block with fewest that dense decoding gave
+  // too; drafts of all blocks.
   std::optional<int64_t> n_decisions, n_equal, drafted, accepted;
 };
 Json ToJson(const TimedRecord& record);

@@ -120,10 +120,12 @@ class ExactPairs {
         work_.n_pairs, [&] { return DenseBlock(); }, [&] { return ExactBlock(); });
     if (!speed.ok()) return Error{speed.error()};
     record_.speed = speed.value();
+    // All pairs decide the same tokens: they count once, as in the pair that agrees least.
+    record_.n_decisions = record_.n_equal = static_cast<int64_t>(exact_[0].size());
     for (size_t i = 0; i < exact_.size(); ++i) {
-      *record_.n_decisions += static_cast<int64_t>(exact_[i].size());
-      for (size_t t = 0; t < exact_[i].size(); ++t)
-        *record_.n_equal += exact_[i][t] == dense_[i][t] ? 1 : 0;
+      int64_t n_equal = 0;
+      for (size_t t = 0; t < exact_[i].size(); ++t) n_equal += exact_[i][t] == dense_[i][t] ? 1 : 0;
+      record_.n_equal = std::min(*record_.n_equal, n_equal);
     }
     return record_;
   }
