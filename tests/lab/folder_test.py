@@ -192,7 +192,8 @@ class Refused(LabTest):
         good = path.read_text()
         path.write_text(good.replace('"schema":1', '"schema":2', 1))
         self.refused("line 1 is of schema 2, and this program reads schema 1", small)
-        path.write_text(good.replace('"record":"plan"', '"record:"plan"', 1))
+        lines = good.splitlines(keepends=True)
+        path.write_text("".join([lines[0], lines[1].replace('"record":', '"record:', 1), *lines[2:]]))
         self.refused("line 2 is no record of Condense", small)
         self.assertIn("line 2 is no record", self.call(self.command("status", self.folder / "out"), expect=2).stderr)
 
